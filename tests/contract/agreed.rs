@@ -6,15 +6,15 @@ use quorate_contract::agreement::{Operations, Sequences, Times, compare};
 
 use crate::server_keys::server;
 
-fn compare_server(times: &Times, short: u32, all: u32, operations: Operations) {
-    let sequences = Sequences::of(short, all);
+fn compare_server(times: &Times, short_count: u32, full_count: u32, operations: Operations) {
+    let sequences = Sequences::new(short_count, full_count);
     compare(async { server(None) }, times, sequences, operations);
 }
 
-/// Compares a store in memory. `clocked` is whether this store has a clock.
-fn compare_table(clocked: bool, times: &Times, operations: Operations) {
-    let table = async { TestedMaster::table(clocked) };
-    compare(table, times, Sequences::of(12, 40), operations);
+/// Compares a store in memory. `has_clock` is whether this store has a clock.
+fn compare_table(has_clock: bool, times: &Times, operations: Operations) {
+    let table = async { TestedMaster::table(has_clock) };
+    compare(table, times, Sequences::new(12, 40), operations);
 }
 
 #[test]

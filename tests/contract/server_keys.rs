@@ -62,8 +62,8 @@ impl KeyAccess for ServerKeys {
     }
 
     fn ttl(&self, key: &[u8]) -> Option<Duration> {
-        let left = self.command(&[b"PTTL", key]).int()?;
-        u64::try_from(left).ok().map(Duration::from_millis)
+        let remaining = self.command(&[b"PTTL", key]).int()?;
+        u64::try_from(remaining).ok().map(Duration::from_millis)
     }
 
     fn count(&self) -> usize {
@@ -89,18 +89,18 @@ pub(crate) fn server_with_keys(program: Option<PathBuf>) -> (TestedMaster, Serve
     }
     let server = Server::start(options).unwrap_or_else(|error| panic!("{error}"));
     // The contract is about replies, not about speed, so the node timeout is long enough for a busy machine.
-    let patient = settings([""; 0]).node_timeout(secs(10)).max_ttl(LONG);
-    let patient = patient.connect_timeout(secs(10));
+    let settings = settings([""; 0]).node_timeout(secs(10)).max_ttl(LONG);
+    let settings = settings.connect_timeout(secs(10));
     let node =
-        quorate::testing::connect(&server.url(), &patient).expect("the address must be valid");
+        quorate::testing::connect(&server.url(), &settings).expect("the address must be valid");
     let keys = ServerKeys(Arc::new(server));
     (TestedMaster::new(node, keys.clone()), keys)
 }
 
 /// Starts one server of each program in `QUORATE_TEST_SERVERS`, one after the other.
 pub(crate) fn other_servers() -> impl Iterator<Item = TestedMaster> {
-    let named = std::env::var("QUORATE_TEST_SERVERS").unwrap_or_default();
-    let paths: Vec<PathBuf> = named
+    let program_list = std::env::var("QUORATE_TEST_SERVERS").unwrap_or_default();
+    let paths: Vec<PathBuf> = program_list
         .split(',')
         .map(str::trim)
         .filter(|path| !path.is_empty())

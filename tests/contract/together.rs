@@ -26,16 +26,16 @@ const LOCKS: usize = 24;
 const BLUR: Duration = secs(2);
 
 /// The short heartbeat time of waiters that must die during a test.
-const BRIEF: Duration = ms(30);
+const SHORT_HEARTBEAT: Duration = ms(30);
 
 /// One random operation that is applied to both masters.
 #[derive(Clone, Debug)]
 enum Step {
     /// A burst of requests. One master gets them one by one, the other master gets all of them in one call.
-    Burst(Vec<Ask>),
+    Burst(Vec<BurstItem>),
     /// Adds waiters to the queue of the lock with this index, one waiter for each entry of the list. If the entry is
     /// `false`, the waiter sends no further heartbeat: it is dead, but still in the queue.
-    Line(usize, Vec<bool>),
+    Queue(usize, Vec<bool>),
     /// Puts a key of a wrong data type. Its name consists of this prefix and the name of the lock with this index.
     Foreign(&'static str, usize),
     Counter(usize, &'static str),
@@ -43,14 +43,14 @@ enum Step {
     Delete(&'static str, usize),
     Note(usize),
     /// Makes both masters lose their loaded scripts.
-    Forget,
+    FlushScripts,
     /// Makes both masters run out of memory (`true`), or have memory again (`false`).
-    Full(bool),
+    SetOutOfMemory(bool),
 }
 
 /// One random request of a burst.
 #[derive(Clone, Debug)]
-struct Ask {
+struct BurstItem {
     verb: Verb,
     lock: usize,
     token: u8,
@@ -85,8 +85,8 @@ fn key(lock: usize) -> Vec<u8> {
     format!("lock {lock}").into_bytes()
 }
 
-fn key_of_lock(before: &str, lock: usize) -> Vec<u8> {
-    [before.as_bytes(), &key(lock)].concat()
+fn key_of_lock(prefix: &str, lock: usize) -> Vec<u8> {
+    [prefix.as_bytes(), &key(lock)].concat()
 }
 
 fn ticket(number: u64, heartbeat: Duration) -> Ticket {
@@ -97,7 +97,7 @@ fn ticket(number: u64, heartbeat: Duration) -> Ticket {
     }
 }
 
-impl Ask {
+impl BurstItem {
     fn claim(&self) -> Arc<Claim> {
         let fenced = !matches!(self.kind, ClaimKind::Classic);
         let claim = Claim::new("", &key(self.lock), requests::token(self.token), fenced);
@@ -129,16 +129,16 @@ impl Ask {
     }
 }
 
-/// Random requests. If `lines` is true, most requests are for locks with a queue, otherwise most are for unordered
-/// locks. If `cut` is true, some proposed fencing numbers differ by 9 s from the masters' clocks, and the masters
+/// Random requests. If `has_queues` is true, most requests are for locks with a queue, otherwise most are for unordered
+/// locks. If `has_far_proposals` is true, some proposed fencing numbers differ by 9 s from the masters' clocks, and the masters
 /// replace these numbers.
-fn ask(cut: bool, lines: bool) -> impl Strategy<Value = Ask> {
+fn burst_item(has_far_proposals: bool, has_queues: bool) -> impl Strategy<Value = BurstItem> {
     let shift = move || {
         prop_oneof![
             // Use only a few different distances, so that a fencing counter sometimes equals a proposed number.
             6 => (-2..3_i64).prop_map(|by| 200 * by),
-            u32::from(cut) => Just(-9_000),
-            u32::from(cut) => Just(9_000),
+            u32::from(has_far_proposals) => Just(-9_000),
+            u32::from(has_far_proposals) => Just(9_000),
         ]
     };
     let verb = prop_oneof![
@@ -153,11 +153,11 @@ fn ask(cut: bool, lines: bool) -> impl Strategy<Value = Ask> {
     ];
     let kind = prop_oneof![
         1 => Just(ClaimKind::Classic),
-        if lines { 1 } else { 30 } => Just(ClaimKind::Unordered),
-        if lines { 30 } else { 1 } => Just(ClaimKind::Try),
+        if has_queues { 1 } else { 30 } => Just(ClaimKind::Unordered),
+        if has_queues { 30 } else { 1 } => Just(ClaimKind::Try),
         1 => (1..4_u64).prop_map(ClaimKind::Waiter),
     ];
-    (verb, 0..LOCKS, 1..4_u8, kind).prop_map(|(verb, lock, token, kind)| Ask {
+    (verb, 0..LOCKS, 1..4_u8, kind).prop_map(|(verb, lock, token, kind)| BurstItem {
         verb,
         lock,
         token,
@@ -165,9 +165,9 @@ fn ask(cut: bool, lines: bool) -> impl Strategy<Value = Ask> {
     })
 }
 
-fn step(cut: bool) -> impl Strategy<Value = Step> {
+fn step(has_far_proposals: bool) -> impl Strategy<Value = Step> {
     let lock = || 0..LOCKS;
-    let families = || {
+    let prefixes = || {
         prop::sample::select(vec![
             "",
             "quorate:fence:",
@@ -175,7 +175,7 @@ fn step(cut: bool) -> impl Strategy<Value = Step> {
             "quorate:note:",
         ])
     };
-    let gone = || prop::sample::select(vec!["", "quorate:fence:", "quorate:alive:"]);
+    let deletable_prefixes = || prop::sample::select(vec!["", "quorate:fence:", "quorate:alive:"]);
     let counters = vec![
         "0",
         "12",
@@ -194,18 +194,18 @@ fn step(cut: bool) -> impl Strategy<Value = Step> {
         "99999999999999999",
     ];
     prop_oneof![
-        12 => prop::collection::vec(ask(cut, true), 2..60).prop_map(Step::Burst),
-        4 => prop::collection::vec(ask(cut, false), 2..60).prop_map(Step::Burst),
+        12 => prop::collection::vec(burst_item(has_far_proposals, true), 2..60).prop_map(Step::Burst),
+        4 => prop::collection::vec(burst_item(has_far_proposals, false), 2..60).prop_map(Step::Burst),
         4 => (lock(), prop::collection::vec(any::<bool>(), 1..4))
-            .prop_map(|(lock, stay)| Step::Line(lock, stay)),
-        2 => (families(), lock()).prop_map(|(before, lock)| Step::Foreign(before, lock)),
+            .prop_map(|(lock, stay)| Step::Queue(lock, stay)),
+        2 => (prefixes(), lock()).prop_map(|(prefix, lock)| Step::Foreign(prefix, lock)),
         2 => (lock(), prop::sample::select(counters))
             .prop_map(|(lock, text)| Step::Counter(lock, text)),
         1 => lock().prop_map(Step::Put),
-        2 => (gone(), lock()).prop_map(|(before, lock)| Step::Delete(before, lock)),
+        2 => (deletable_prefixes(), lock()).prop_map(|(prefix, lock)| Step::Delete(prefix, lock)),
         1 => lock().prop_map(Step::Note),
-        1 => Just(Step::Forget),
-        1 => any::<bool>().prop_map(Step::Full),
+        1 => Just(Step::FlushScripts),
+        1 => any::<bool>().prop_map(Step::SetOutOfMemory),
     ]
 }
 
@@ -223,7 +223,7 @@ impl RealMaster {
 }
 
 /// The number of scripts that a server has run so far.
-fn scripts(master: &RealMaster) -> u64 {
+fn script_calls(master: &RealMaster) -> u64 {
     let stats = master.keys.command(&[b"INFO", b"commandstats"]);
     let text = stats.text().expect("text").into_owned();
     let line = text.split("cmdstat_evalsha:calls=").nth(1);
@@ -236,45 +236,48 @@ fn scripts(master: &RealMaster) -> u64 {
 /// Defects that the test can cause on the master that gets all requests of a burst in one call. The comparison must
 /// notice each defect.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wrong {
-    Nothing,
+enum SeededBug {
+    None,
     /// The master does not know that queues exist, because the queue marker (the key `quorate:lines`) was deleted.
-    Lines,
+    NoQueueMarker,
     /// The master does not see which locks have queues, because the keys `quorate:ticket:*` were deleted.
-    Tickets,
+    NoTicketKeys,
     /// The master loses a fencing counter.
-    Counter,
+    LostCounter,
     /// The master lets each lock expire after half of its TTL.
-    Expiry,
+    HalvedTtl,
 }
 
 struct Pair {
-    apart: RealMaster,
-    together: RealMaster,
+    unbatched: RealMaster,
+    batched: RealMaster,
     wake_ups: [WakeUps; 2],
-    wrong: Wrong,
+    seeded_bug: SeededBug,
     /// True if some proposed fencing numbers are so far from the clock that the masters change them. The results of the
     /// two masters may then differ a little.
-    cut: bool,
-    seen: [AtomicUsize; 4],
+    has_far_proposals: bool,
+    reply_counts: [AtomicUsize; 4],
 }
 
 impl Pair {
-    async fn new(wrong: Wrong, cut: bool) -> Self {
-        let (apart, together) = (RealMaster::start(), RealMaster::start());
-        let wake_ups = [WakeUps::of(&apart.master), WakeUps::of(&together.master)];
+    async fn new(seeded_bug: SeededBug, has_far_proposals: bool) -> Self {
+        let (unbatched, batched) = (RealMaster::start(), RealMaster::start());
+        let wake_ups = [
+            WakeUps::subscribe(&unbatched.master),
+            WakeUps::subscribe(&batched.master),
+        ];
         let pair = Self {
-            apart,
-            together,
+            unbatched,
+            batched,
             wake_ups,
-            wrong,
-            cut,
-            seen: Default::default(),
+            seeded_bug,
+            has_far_proposals,
+            reply_counts: Default::default(),
         };
         // Scripts for several requests at once are loaded when they are first needed. Send several releases at once, so
         // that these scripts are loaded before the first burst.
         let all = (0..9).map(|lock| requests::release(&requests::claim(&key(lock), 1)));
-        Self::send_at_once(&pair.together.master, &all.collect::<Vec<_>>()).await;
+        Self::send_at_once(&pair.batched.master, &all.collect::<Vec<_>>()).await;
         pair
     }
 
@@ -283,7 +286,8 @@ impl Pair {
         for (number, request) in burst.iter().enumerate() {
             replies.send(master.node(), number, request.clone());
         }
-        let replies: BTreeMap<usize, Reply> = replies.all(burst.len()).await.into_iter().collect();
+        let replies: BTreeMap<usize, Reply> =
+            replies.collect(burst.len()).await.into_iter().collect();
         assert_eq!(
             replies.len(),
             burst.len(),
@@ -292,33 +296,33 @@ impl Pair {
         replies.into_values().collect()
     }
 
-    async fn burst(&self, asks: &[Ask]) -> Result<(), TestCaseError> {
-        let began = Instant::now();
+    async fn send_burst(&self, items: &[BurstItem]) -> Result<(), TestCaseError> {
+        let started_at = Instant::now();
         let now = now();
-        let burst: Vec<Request> = asks.iter().map(|ask| ask.request(now)).collect();
-        let mut alone = Vec::new();
-        for request in &burst {
-            alone.push(self.apart.master.send(request.clone()).await);
+        let requests: Vec<Request> = items.iter().map(|item| item.request(now)).collect();
+        let mut single_replies = Vec::new();
+        for request in &requests {
+            single_replies.push(self.unbatched.master.send(request.clone()).await);
         }
-        self.spoil();
-        let combined = Self::send_at_once(&self.together.master, &burst).await;
+        self.cause_seeded_bug();
+        let combined_replies = Self::send_at_once(&self.batched.master, &requests).await;
         // A master replaces a proposal that is more than 1 s behind its clock. Some proposals are 400 ms behind when
         // the burst begins. So reject bursts that take longer than 500 ms.
-        if began.elapsed() > ms(500) {
+        if started_at.elapsed() > ms(500) {
             return Err(TestCaseError::reject("too slow to compare"));
         }
-        for (place, (a, b)) in alone.iter().zip(&combined).enumerate() {
-            self.count(a);
+        for (index, (a, b)) in single_replies.iter().zip(&combined_replies).enumerate() {
+            self.count_reply(a);
             prop_assert!(
-                self.same(a, b),
+                self.replies_agree(a, b),
                 "the answers must agree: alone {a:?}, in the burst {b:?}, to {:?}",
-                asks[place]
+                items[index]
             );
         }
         Ok(())
     }
 
-    fn count(&self, reply: &Reply) {
+    fn count_reply(&self, reply: &Reply) {
         let kind = match reply {
             Ok(Answer::Granted { .. }) => 0,
             Ok(Answer::Refused { .. }) => 1,
@@ -326,10 +330,10 @@ impl Pair {
             Err(_) => 3,
             Ok(_) => return,
         };
-        self.seen[kind].fetch_add(1, Ordering::Relaxed);
+        self.reply_counts[kind].fetch_add(1, Ordering::Relaxed);
     }
 
-    fn same(&self, a: &Reply, b: &Reply) -> bool {
+    fn replies_agree(&self, a: &Reply, b: &Reply) -> bool {
         let near = |a: u64, b: u64| a.abs_diff(b) < 1_500_000;
         match (a, b) {
             (
@@ -337,11 +341,11 @@ impl Pair {
                 Ok(Answer::Granted { counter: Some(b) }),
             )
             | (Ok(Answer::CounterAbove(a)), Ok(Answer::CounterAbove(b)))
-                if self.cut =>
+                if self.has_far_proposals =>
             {
                 near(*a, *b)
             }
-            (Ok(Answer::State(a)), Ok(Answer::State(b))) if self.cut => {
+            (Ok(Answer::State(a)), Ok(Answer::State(b))) if self.has_far_proposals => {
                 let holders = a.holder == b.holder;
                 holders && near(a.counter.unwrap_or(0), b.counter.unwrap_or(0))
             }
@@ -349,67 +353,71 @@ impl Pair {
         }
     }
 
-    fn spoil(&self) {
+    fn cause_seeded_bug(&self) {
         for lock in 0..LOCKS {
             let (key, counter) = (key(lock), counter_key(&key(lock)));
-            match self.wrong {
-                Wrong::Nothing => {}
-                Wrong::Lines => self.together.keys.delete(b"quorate:lines"),
-                Wrong::Tickets => self
-                    .together
+            match self.seeded_bug {
+                SeededBug::None => {}
+                SeededBug::NoQueueMarker => self.batched.keys.delete(b"quorate:lines"),
+                SeededBug::NoTicketKeys => self
+                    .batched
                     .keys
                     .delete(&key_of_lock("quorate:ticket:", lock)),
-                Wrong::Counter => self.together.keys.delete(&counter),
-                Wrong::Expiry => {
-                    self.together.keys.command(&[b"PEXPIRE", &key, b"30000"]);
+                SeededBug::LostCounter => self.batched.keys.delete(&counter),
+                SeededBug::HalvedTtl => {
+                    self.batched.keys.command(&[b"PEXPIRE", &key, b"30000"]);
                 }
             }
         }
     }
 
-    fn both(&self, args: &[&[u8]]) -> Result<(), TestCaseError> {
+    fn send_to_both(&self, args: &[&[u8]]) -> Result<(), TestCaseError> {
         let (a, b) = (
-            self.apart.keys.command(args),
-            self.together.keys.command(args),
+            self.unbatched.keys.command(args),
+            self.batched.keys.command(args),
         );
         prop_assert_eq!(a, b);
         Ok(())
     }
 
-    async fn line(&self, lock: usize, stay: &[bool]) -> Result<(), TestCaseError> {
-        let began = Instant::now();
-        for (number, stay) in (1..).zip(stay) {
-            let beat = if *stay { secs(240) } else { BRIEF };
-            let place = Fairness::Fair(Some(Box::new(ticket(number, beat))));
+    async fn queue_waiters(&self, lock: usize, liveness: &[bool]) -> Result<(), TestCaseError> {
+        let started_at = Instant::now();
+        for (number, liveness) in (1..).zip(liveness) {
+            let heartbeat = if *liveness {
+                secs(240)
+            } else {
+                SHORT_HEARTBEAT
+            };
+            let fairness = Fairness::Fair(Some(Box::new(ticket(number, heartbeat))));
             let claim = Claim::new("", &key(lock), requests::token(9), true);
-            let asked = requests::acquire(&Arc::new(claim.with_fairness(place)), LONG, now());
+            let request = requests::acquire(&Arc::new(claim.with_fairness(fairness)), LONG, now());
             // If the request has acquired the lock, delete the lock key.
-            for one in [&self.apart, &self.together] {
-                let _ = one.master.send(asked.clone()).await;
-                one.keys.delete(&key(lock));
+            for master in [&self.unbatched, &self.batched] {
+                let _ = master.master.send(request.clone()).await;
+                master.keys.delete(&key(lock));
             }
         }
         // If half of a heartbeat time has passed, a waiter may soon be dead on only one of the two masters.
-        if began.elapsed() > BRIEF / 2 {
+        if started_at.elapsed() > SHORT_HEARTBEAT / 2 {
             return Err(TestCaseError::reject("too slow to compare"));
         }
-        // Wait until the dead waiters' heartbeats (one `BRIEF`) and the queue marker (two) have expired.
-        tokio::time::sleep(3 * BRIEF).await;
+        // Wait until the dead waiters' heartbeats (one `SHORT_HEARTBEAT`) and the queue marker (two) have expired.
+        tokio::time::sleep(3 * SHORT_HEARTBEAT).await;
         Ok(())
     }
 
-    async fn run(&self, steps: &[Step]) -> Result<(), TestCaseError> {
-        self.both(&[b"CONFIG", b"SET", b"maxmemory", b"0"])?;
-        self.apart.keys.clear();
-        self.together.keys.clear();
+    async fn run_steps(&self, steps: &[Step]) -> Result<(), TestCaseError> {
+        self.send_to_both(&[b"CONFIG", b"SET", b"maxmemory", b"0"])?;
+        self.unbatched.keys.clear();
+        self.batched.keys.clear();
         for step in steps {
             match step {
-                Step::Burst(asks) => self.burst(asks).await?,
-                Step::Line(lock, stay) => self.line(*lock, stay).await?,
-                Step::Foreign(before, lock) => {
-                    let key = key_of_lock(before, *lock);
-                    for one in [&self.apart, &self.together] {
-                        one.keys.put_foreign(&key);
+                Step::Burst(items) => self.send_burst(items).await?,
+                Step::Queue(lock, liveness) => self.queue_waiters(*lock, liveness).await?,
+                Step::Foreign(prefix, lock) => {
+                    let key = key_of_lock(prefix, *lock);
+                    for master in [&self.unbatched, &self.batched] {
+                        master.keys.put_foreign(&key);
                     }
                     // A master looks for a queue only if the lock's ticket key and the queue marker exist. So create
                     // both keys.
@@ -417,37 +425,41 @@ impl Pair {
                         key_of_lock("quorate:ticket:", *lock),
                         b"quorate:lines".to_vec(),
                     ] {
-                        self.both(&[b"SET", &key, b"1", b"NX", b"PX", b"240000"])?;
+                        self.send_to_both(&[b"SET", &key, b"1", b"NX", b"PX", b"240000"])?;
                     }
                 }
                 Step::Counter(lock, text) => {
                     let key = counter_key(&key(*lock));
-                    self.both(&[b"SET", &key, text.as_bytes(), b"PX", b"86400000"])?;
+                    self.send_to_both(&[b"SET", &key, text.as_bytes(), b"PX", b"86400000"])?;
                 }
-                Step::Put(lock) => self.both(&[b"SET", &key(*lock), b"another client's"])?,
-                Step::Delete(before, lock) => self.both(&[b"DEL", &key_of_lock(before, *lock)])?,
+                Step::Put(lock) => {
+                    self.send_to_both(&[b"SET", &key(*lock), b"another client's"])?
+                }
+                Step::Delete(prefix, lock) => {
+                    self.send_to_both(&[b"DEL", &key_of_lock(prefix, *lock)])?
+                }
                 Step::Note(lock) => {
                     let text = [&requests::token(1).to_hex()[..], b" says"].concat();
-                    self.both(&[b"SET", &key_of_lock("quorate:note:", *lock), &text])?;
+                    self.send_to_both(&[b"SET", &key_of_lock("quorate:note:", *lock), &text])?;
                 }
-                Step::Forget => self.both(&[b"SCRIPT", b"FLUSH"])?,
-                Step::Full(full) => {
+                Step::FlushScripts => self.send_to_both(&[b"SCRIPT", b"FLUSH"])?,
+                Step::SetOutOfMemory(is_full) => {
                     // Delete all queues, because a script may begin with the removal of a dead waiter. After this
                     // removal, a server that is out of memory accepts all later writes of the script.
                     for lock in 0..LOCKS {
-                        for before in ["quorate:queue:", "quorate:alive:"] {
-                            self.both(&[b"DEL", &key_of_lock(before, lock)])?;
+                        for prefix in ["quorate:queue:", "quorate:alive:"] {
+                            self.send_to_both(&[b"DEL", &key_of_lock(prefix, lock)])?;
                         }
                     }
-                    let most: &[u8] = if *full { b"1" } else { b"0" };
-                    self.both(&[b"CONFIG", b"SET", b"maxmemory", most])?;
+                    let max_memory: &[u8] = if *is_full { b"1" } else { b"0" };
+                    self.send_to_both(&[b"CONFIG", b"SET", b"maxmemory", max_memory])?;
                 }
             }
             self.compare_keys()?;
             // A master sends the wake-ups that it has published before it answers the following request. So when both
             // requests are answered, all wake-ups have arrived.
-            for one in [&self.apart, &self.together] {
-                let _ = one.master.send(requests::status(b"another")).await;
+            for master in [&self.unbatched, &self.batched] {
+                let _ = master.master.send(requests::status(b"another")).await;
             }
             let [mut a, mut b] = self.wake_ups.each_ref().map(WakeUps::take);
             a.sort();
@@ -461,25 +473,27 @@ impl Pair {
         self.compare_expiries(b"quorate:lines")?;
         for lock in 0..LOCKS {
             let texts = ["", "quorate:fence:", "quorate:ticket:", "quorate:note:"];
-            for before in texts {
-                let key = key_of_lock(before, lock);
-                let [a, b] =
-                    [&self.apart, &self.together].map(|one| one.keys.command(&[b"GET", &key]));
+            for prefix in texts {
+                let key = key_of_lock(prefix, lock);
+                let [a, b] = [&self.unbatched, &self.batched]
+                    .map(|master| master.keys.command(&[b"GET", &key]));
                 let number = |reply: &ServerReply| reply.text()?.parse::<u64>().ok();
                 match (number(&a), number(&b)) {
-                    (Some(a), Some(b)) if self.cut => prop_assert!(a.abs_diff(b) < 1_500_000),
+                    (Some(a), Some(b)) if self.has_far_proposals => {
+                        prop_assert!(a.abs_diff(b) < 1_500_000)
+                    }
                     _ => prop_assert_eq!(a, b, "the values of {} must agree", key.escape_ascii()),
                 }
                 self.compare_expiries(&key)?;
             }
-            for before in ["quorate:queue:", "quorate:alive:"] {
-                let key = key_of_lock(before, lock);
-                let [a, b] = [&self.apart, &self.together].map(|one| {
-                    let reply = one.keys.command(&[b"ZRANGE", &key, b"0", b"-1"]);
-                    match (before, reply) {
+            for prefix in ["quorate:queue:", "quorate:alive:"] {
+                let key = key_of_lock(prefix, lock);
+                let [a, b] = [&self.unbatched, &self.batched].map(|master| {
+                    let reply = master.keys.command(&[b"ZRANGE", &key, b"0", b"-1"]);
+                    match (prefix, reply) {
                         // Waiters with the same deadline may be listed in any order.
                         ("quorate:alive:", ServerReply::Array(mut all)) => {
-                            all.sort_by_key(|one| one.text().map(Cow::into_owned));
+                            all.sort_by_key(|master| master.text().map(Cow::into_owned));
                             ServerReply::Array(all)
                         }
                         (_, reply) => reply,
@@ -493,14 +507,14 @@ impl Pair {
     }
 
     fn compare_expiries(&self, key: &[u8]) -> Result<(), TestCaseError> {
-        let left = |one: &RealMaster| one.keys.command(&[b"PTTL", key]).int();
-        let (a, b) = (left(&self.apart), left(&self.together));
-        let near = a.zip(b).is_some_and(|(a, b)| {
-            let both = a >= 0 && b >= 0;
-            a == b || both && a.abs_diff(b) < BLUR.as_millis() as u64
+        let remaining_ms = |master: &RealMaster| master.keys.command(&[b"PTTL", key]).int();
+        let (a, b) = (remaining_ms(&self.unbatched), remaining_ms(&self.batched));
+        let is_near = a.zip(b).is_some_and(|(a, b)| {
+            let are_set = a >= 0 && b >= 0;
+            a == b || are_set && a.abs_diff(b) < BLUR.as_millis() as u64
         });
         prop_assert!(
-            near,
+            is_near,
             "{}: the remaining times {a:?} and {b:?} must agree",
             key.escape_ascii()
         );
@@ -509,24 +523,28 @@ impl Pair {
 }
 
 /// Runs random bursts on both masters, and compares their replies and states. Returns the first difference.
-fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
+fn compare(seeded_bug: SeededBug, has_far_proposals: bool, cases: u32) -> Result<(), String> {
     let seed = seed();
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().build().expect("a runtime");
-    let pair = runtime.block_on(Pair::new(wrong, cut));
+    let pair = runtime.block_on(Pair::new(seeded_bug, has_far_proposals));
     let config = Config {
         cases,
         failure_persistence: None,
         // A seeded bug must cause a difference, so the failing sequence need not be shrunk.
-        max_shrink_iters: if wrong == Wrong::Nothing { 300 } else { 0 },
+        max_shrink_iters: if seeded_bug == SeededBug::None {
+            300
+        } else {
+            0
+        },
         ..Config::default()
     };
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let steps = prop::collection::vec(step(cut), 1..12);
+    let steps = prop::collection::vec(step(has_far_proposals), 1..12);
     let mut runner = TestRunner::new_with_rng(config, rng);
-    let outcome = runner.run(&steps, |steps| runtime.block_on(pair.run(&steps)));
+    let outcome = runner.run(&steps, |steps| runtime.block_on(pair.run_steps(&steps)));
     match outcome {
         Ok(()) => {}
         Err(TestError::Fail(why, steps)) => {
@@ -534,60 +552,71 @@ fn compare(wrong: Wrong, cut: bool, cases: u32) -> Result<(), String> {
         }
         Err(error) => panic!("QUORATE_SEED={seed}: {error}"),
     }
-    let (alone, many) = (scripts(&pair.apart), scripts(&pair.together));
-    let seen = pair
-        .seen
+    let (single_calls, combined_calls) =
+        (script_calls(&pair.unbatched), script_calls(&pair.batched));
+    let reply_counts = pair
+        .reply_counts
         .each_ref()
         .map(|count| count.load(Ordering::Relaxed));
     println!(
-        "{alone} script calls for single requests, {many} for combined ones; granted, refused, released, faults: \
-         {seen:?}"
+        "{single_calls} script calls for single requests, {combined_calls} for combined ones; granted, refused, released, faults: \
+         {reply_counts:?}"
     );
     assert!(
-        4 * many < 3 * alone,
-        "the burst must need fewer script calls ({many}) than the single requests ({alone})"
+        4 * combined_calls < 3 * single_calls,
+        "the burst must need fewer script calls ({combined_calls}) than the single requests ({single_calls})"
     );
-    assert!(seen.iter().all(|count| *count > 20), "{seen:?}");
+    assert!(
+        reply_counts.iter().all(|count| *count > 20),
+        "{reply_counts:?}"
+    );
     Ok(())
 }
 
 #[test]
 fn requests_combined_into_one_command_are_answered_like_single_requests() {
-    compare(Wrong::Nothing, false, Sequences::of(10, 60).count())
+    compare(SeededBug::None, false, Sequences::new(10, 60).count())
         .unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]
 fn combined_requests_with_out_of_range_tokens_are_answered_like_single_requests() {
-    compare(Wrong::Nothing, true, Sequences::of(5, 24).count())
+    compare(SeededBug::None, true, Sequences::new(5, 24).count())
         .unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]
 fn comparison_of_combined_and_single_requests_notices_seeded_bugs() {
-    for wrong in [Wrong::Lines, Wrong::Tickets, Wrong::Counter, Wrong::Expiry] {
-        assert!(compare(wrong, false, 40).is_err());
+    for seeded_bug in [
+        SeededBug::NoQueueMarker,
+        SeededBug::NoTicketKeys,
+        SeededBug::LostCounter,
+        SeededBug::HalvedTtl,
+    ] {
+        assert!(compare(seeded_bug, false, 40).is_err());
     }
 }
 
 #[tokio::test]
 async fn combined_release_reports_the_lock_whose_queue_key_has_the_wrong_type() {
-    let pair = Pair::new(Wrong::Nothing, false).await;
-    let ask = |verb| {
-        let ask = move |lock| Ask {
+    let pair = Pair::new(SeededBug::None, false).await;
+    let burst = |verb| {
+        let item = move |lock| BurstItem {
             verb,
             lock,
             token: 1,
             kind: ClaimKind::Try,
         };
-        Step::Burst((0..9).map(ask).collect())
+        Step::Burst((0..9).map(item).collect())
     };
     let steps = [
-        ask(Verb::Acquire(0, 0)),
+        burst(Verb::Acquire(0, 0)),
         Step::Foreign("quorate:queue:", 3),
-        ask(Verb::Release(false)),
+        burst(Verb::Release(false)),
     ];
-    pair.run(&steps).await.expect("the answers must agree");
-    let faults = pair.seen[3].load(Ordering::Relaxed);
+    pair.run_steps(&steps)
+        .await
+        .expect("the answers must agree");
+    let faults = pair.reply_counts[3].load(Ordering::Relaxed);
     assert_eq!(faults, 1, "the release of lock 3 must report the key");
 }

@@ -29,21 +29,24 @@ pub use wake_ups::{PROCESS, WakeUps};
 /// How many random sequences a comparison runs.
 #[derive(Clone, Copy)]
 pub struct Sequences {
-    short: u32,
-    all: u32,
+    short_count: u32,
+    full_count: u32,
 }
 
 impl Sequences {
-    /// `all` sequences if the variable `QUORATE_SEQUENCES` is `all`, and otherwise `short` sequences.
-    pub const fn of(short: u32, all: u32) -> Self {
-        Self { short, all }
+    /// `full_count` sequences if the variable `QUORATE_SEQUENCES` is `full_count`, and otherwise `short_count` sequences.
+    pub const fn new(short_count: u32, full_count: u32) -> Self {
+        Self {
+            short_count,
+            full_count,
+        }
     }
 
     /// The number of sequences that this test run compares.
     pub fn count(self) -> u32 {
         match std::env::var("QUORATE_SEQUENCES").as_deref() {
-            Ok("all") => self.all,
-            _ => self.short,
+            Ok("all") => self.full_count,
+            _ => self.short_count,
         }
     }
 }
@@ -85,7 +88,7 @@ pub fn compare(
     let cases = sequences.count();
     let seed = seed();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let pair = runtime.block_on(async { Pair::with(open.await) });
+    let pair = runtime.block_on(async { Pair::new(open.await) });
     let config = Config {
         cases,
         failure_persistence: None,
@@ -97,12 +100,13 @@ pub fn compare(
     let mut runner = TestRunner::new_with_rng(config, rng);
     let sequences = prop::collection::vec(operations.strategy(), 1..40);
     let outcome = runner.run(&sequences, |operations| {
-        runtime.block_on(pair.run(&operations, times))
+        runtime.block_on(pair.compare_sequence(&operations, times))
     });
     if let Err(TestError::Fail(why, operations)) = &outcome {
         panic!("QUORATE_SEED={seed}: {why}\n{operations:#?}");
     }
     outcome.unwrap_or_else(|error| panic!("QUORATE_SEED={seed}: {error}"));
-    let [compared, cut] = [&pair.compared, &pair.cut].map(|count| count.load(Ordering::Relaxed));
-    println!("{compared} steps compared, {cut} of {cases} sequences cut short");
+    let [compared, cut_short] =
+        [&pair.compared, &pair.cut_short].map(|count| count.load(Ordering::Relaxed));
+    println!("{compared} steps compared, {cut_short} of {cases} sequences cut short");
 }

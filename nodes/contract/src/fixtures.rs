@@ -17,8 +17,8 @@ pub fn counter_key(lock: &[u8]) -> Vec<u8> {
 
 /// The wall clock in microseconds since 1970. It is also the masters' clock, because the masters run on this machine.
 pub fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.expect("after 1970").as_micros() as u64
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_epoch.expect("after 1970").as_micros() as u64
 }
 
 /// The value of token `n` in a lock key.
@@ -34,11 +34,11 @@ pub fn extended(locks: &[Extended]) -> Answer {
 /// Checks that `left` is close to `ttl`, which was just set. A store without a clock may report a slightly longer
 /// remaining time.
 #[track_caller]
-pub fn assert_about(left: Option<Duration>, ttl: Duration) {
-    let left =
-        left.unwrap_or_else(|| panic!("the key must expire after {ttl:?}, but has no expiry"));
+pub fn assert_about(remaining: Option<Duration>, ttl: Duration) {
+    let remaining =
+        remaining.unwrap_or_else(|| panic!("the key must expire after {ttl:?}, but has no expiry"));
     assert!(
-        left <= ttl + ttl / 64 && left + secs(60) > ttl,
-        "the remaining time {left:?} must be close to {ttl:?}"
+        remaining <= ttl + ttl / 64 && remaining + secs(60) > ttl,
+        "the remaining time {remaining:?} must be close to {ttl:?}"
     );
 }

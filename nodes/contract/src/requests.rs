@@ -45,8 +45,8 @@ impl ReplyCollector {
 
     /// Sends a request whose reply is to be returned with the number `number`.
     pub fn send(&self, node: &dyn Node, number: usize, request: Request) {
-        let answers = Arc::new(Sink(self.sender.clone()));
-        node.send(request, node::Reply::new(answers, number, Phase::Look));
+        let sink = Arc::new(Sink(self.sender.clone()));
+        node.send(request, node::Reply::new(sink, number, Phase::Look));
     }
 
     /// Waits for the next reply. Returns it with the number of its request.
@@ -58,7 +58,7 @@ impl ReplyCollector {
     }
 
     /// Waits for the next `count` replies. Returns each with the number of its request.
-    pub async fn all(&mut self, count: usize) -> Vec<(usize, Reply)> {
+    pub async fn collect(&mut self, count: usize) -> Vec<(usize, Reply)> {
         let mut replies = Vec::with_capacity(count);
         while replies.len() < count {
             replies.push(self.next().await);
@@ -103,13 +103,13 @@ pub fn classic(key: &[u8], n: u8) -> Arc<Claim> {
 
 /// A claim with a fencing counter and the ticket `number`. `token(n)` is its lock token.
 pub fn queued(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
-    let place = Ticket {
+    let ticket = Ticket {
         waiter: format!("{n:016x}:1").into(),
         number,
         heartbeat: Duration::from_secs(240),
     };
     let claim = Claim::new("", key, token(n), true);
-    Arc::new(claim.with_fairness(Fairness::Fair(Some(Box::new(place)))))
+    Arc::new(claim.with_fairness(Fairness::Fair(Some(Box::new(ticket)))))
 }
 
 /// A request to acquire the lock of `claim`. `proposal` is the proposed fencing number.
@@ -137,15 +137,15 @@ pub fn read(claim: &Arc<Claim>, token: u64) -> Request {
 
 /// A request to write the stored value, with a deadline that is far away.
 pub fn write(claim: &Arc<Claim>, token: u64, bytes: &[u8]) -> Request {
-    put(claim, token, Some(bytes.into()))
+    write_or_remove(claim, token, Some(bytes.into()))
 }
 
 /// A request to remove the stored value, with a deadline that is far away.
 pub fn remove(claim: &Arc<Claim>, token: u64) -> Request {
-    put(claim, token, None)
+    write_or_remove(claim, token, None)
 }
 
-fn put(claim: &Arc<Claim>, token: u64, bytes: Option<Arc<[u8]>>) -> Request {
+fn write_or_remove(claim: &Arc<Claim>, token: u64, bytes: Option<Arc<[u8]>>) -> Request {
     let until = Instant::now() + Duration::from_secs(600);
     Request::Write {
         claim: claim.clone(),

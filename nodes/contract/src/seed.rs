@@ -9,6 +9,6 @@ pub fn seed() -> u64 {
         Ok(text) => text.parse().expect("QUORATE_SEED must be a number"),
         Err(_) => SystemTime::now()
             .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_nanos() as u64),
+            .map_or(0, |since_epoch| since_epoch.as_nanos() as u64),
     }
 }

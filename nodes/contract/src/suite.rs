@@ -14,32 +14,32 @@ const OPTIONAL: [&str; 1] =
     ["refusal_and_status_request_return_the_first_96_bytes_of_a_long_lock_value"];
 
 /// How many cases run at the same time. Most cases wait until something expires.
-const AT_A_TIME: usize = 4;
+const CONCURRENT_CASES: usize = 4;
 
-/// Defines `run`, which runs each case on a new master.
-macro_rules! run_a_few_at_a_time {
+/// Defines `run_cases`, which runs each case on a new master.
+macro_rules! define_run_of_all_cases {
     ($($module:ident: $($case:ident)*;)*) => {
         /// Returns the number of cases that were run, and the names of the cases that failed.
-        async fn run<F: Future<Output = TestedMaster> + Send + 'static>(
+        async fn run_cases<F: Future<Output = TestedMaster> + Send + 'static>(
             open: impl Fn(String) -> F,
         ) -> (usize, Vec<&'static str>) {
-            let mut all: Vec<(&'static str, BoxFuture<'static, ()>)> = Vec::new();
+            let mut cases_by_name: Vec<(&'static str, BoxFuture<'static, ()>)> = Vec::new();
             $($({
-                let master = open(format!("case_{}", all.len() + 1));
+                let master = open(format!("case_{}", cases_by_name.len() + 1));
                 let case = async move { cases::$module::$case(&master.await).await };
-                all.push((stringify!($case), case.boxed()));
+                cases_by_name.push((stringify!($case), case.boxed()));
             })*)*
-            let count = all.len();
-            let ends = futures::stream::iter(all)
+            let count = cases_by_name.len();
+            let results = futures::stream::iter(cases_by_name)
                 .map(|(name, case)| async move { (name, tokio::spawn(case).await) })
-                .buffer_unordered(AT_A_TIME);
-            let failed = ends.filter_map(|(name, end)| async move { end.is_err().then_some(name) });
-            (count, failed.collect().await)
+                .buffer_unordered(CONCURRENT_CASES);
+            let failed_cases = results.filter_map(|(name, result)| async move { result.is_err().then_some(name) });
+            (count, failed_cases.collect().await)
         }
     };
 }
 
-crate::all_cases!(run_a_few_at_a_time);
+crate::all_cases!(define_run_of_all_cases);
 
 /// Runs each case of the contract on a new master, four at a time. `open` receives a name that is different for each
 /// master (lowercase letters, digits and underscores), and opens an empty master.
@@ -51,22 +51,22 @@ crate::all_cases!(run_a_few_at_a_time);
 pub async fn check_cases<F: Future<Output = TestedMaster> + Send + 'static>(
     open: impl Fn(String) -> F,
 ) {
-    let (count, mut failed) = run(open).await;
-    failed.retain(|case| !OPTIONAL.contains(case));
+    let (count, mut failed_cases) = run_cases(open).await;
+    failed_cases.retain(|case| !OPTIONAL.contains(case));
     assert!(count > 100, "only {count} contract cases were run");
     assert!(
-        failed.is_empty(),
-        "{} of {count} contract cases failed: {failed:?}",
-        failed.len()
+        failed_cases.is_empty(),
+        "{} of {count} contract cases failed: {failed_cases:?}",
+        failed_cases.len()
     );
 }
 
 // `tests/all/tiers.rs` compares these numbers with the table in CONTRIBUTING.md.
 /// The sequences of each kind of operation in [`compare_with_memory`].
-const EACH: Sequences = Sequences::of(8, 60);
+const SEQUENCES_PER_KIND: Sequences = Sequences::new(8, 60);
 
 /// Compares a master with the memory master of the library, in random sequences of operations: 16 sequences, or 120 if
-/// the variable `QUORATE_SEQUENCES` is `all`. `open` receives a name that is different for each master, and opens an
+/// the variable `QUORATE_SEQUENCES` is `cases_by_name`. `open` receives a name that is different for each master, and opens an
 /// empty master.
 ///
 /// This function creates its own Tokio runtime, so call it outside of a runtime.
@@ -80,7 +80,7 @@ pub fn compare_with_memory<F: Future<Output = TestedMaster>>(open: impl Fn(Strin
         compare(
             open(format!("comparison_{n}")),
             &Times::LASTING,
-            EACH,
+            SEQUENCES_PER_KIND,
             operations,
         );
     }
@@ -103,10 +103,10 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn master_that_fails_one_case_is_refused_with_the_name_of_this_case() {
-        let (count, failed) = run(wrongly_durable).await;
+        let (count, failed_cases) = run_cases(wrongly_durable).await;
         let expected = "stored_value_of_another_server_run_is_trusted_on_durable_servers_only";
-        assert!(failed.contains(&expected), "{failed:?}");
+        assert!(failed_cases.contains(&expected), "{failed_cases:?}");
         // On a busy machine, a few cases with short TTLs may fail as well.
-        assert!(failed.len() < count / 10, "{failed:?}");
+        assert!(failed_cases.len() < count / 10, "{failed_cases:?}");
     }
 }

@@ -17,12 +17,12 @@ use crate::time::{ms, secs};
 pub struct TestedMaster {
     node: Arc<dyn Node>,
     keys: Box<dyn KeyAccess>,
-    sort: Sort,
+    kind: MasterKind,
 }
 
 /// The sort of a master. It determines the expectations of the cases that depend on more than replies.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sort {
+enum MasterKind {
     Memory,
     Store,
     Server,
@@ -35,8 +35,8 @@ impl TestedMaster {
     /// keeps its keys when it restarts.
     pub fn new(node: Arc<dyn Node>, keys: impl KeyAccess + 'static) -> Self {
         let keys = Box::new(keys);
-        let sort = Sort::Server;
-        Self { node, keys, sort }
+        let kind = MasterKind::Server;
+        Self { node, keys, kind }
     }
 
     /// The memory master of the library, with which all other masters are compared.
@@ -45,13 +45,13 @@ impl TestedMaster {
         Self {
             node: Arc::new(master.clone()),
             keys: Box::new(RecordKeys(master)),
-            sort: Sort::Memory,
+            kind: MasterKind::Memory,
         }
     }
 
     /// A store in memory, with or without a clock of its own.
-    pub fn table(clocked: bool) -> Self {
-        let table = Table::new("table", clocked);
+    pub fn table(has_clock: bool) -> Self {
+        let table = Table::new("table", has_clock);
         Self::store(table.clone(), table)
     }
 
@@ -72,7 +72,7 @@ impl TestedMaster {
         Self {
             node: Arc::new(node),
             keys: Box::new(RecordKeys(RecordAccess::new(other))),
-            sort: Sort::Store,
+            kind: MasterKind::Store,
         }
     }
 
@@ -89,12 +89,12 @@ impl TestedMaster {
     /// Whether this master is a store. A store may execute the locks of a request in any order, and may send more
     /// wake-ups than necessary.
     pub(crate) fn is_store(&self) -> bool {
-        self.sort == Sort::Store
+        self.kind == MasterKind::Store
     }
 
     /// Whether a restart of this master keeps its keys.
     pub(crate) fn is_durable(&self) -> bool {
-        self.sort != Sort::Memory
+        self.kind != MasterKind::Memory
     }
 
     /// Sends a request and waits for the reply.

@@ -17,10 +17,10 @@ pub const fn secs(secs: u64) -> Duration {
 }
 
 /// Waits until `seen` returns true. After [`PATIENCE`] without success, the test fails with the message `what`.
-pub async fn eventually(what: &str, mut seen: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !seen() {
-        assert!(started.elapsed() < PATIENCE, "timed out: {what}");
+pub async fn eventually(what: &str, mut is_met: impl FnMut() -> bool) {
+    let started_at = Instant::now();
+    while !is_met() {
+        assert!(started_at.elapsed() < PATIENCE, "timed out: {what}");
         tokio::time::sleep(ms(5)).await;
     }
 }

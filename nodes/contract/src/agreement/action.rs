@@ -15,7 +15,7 @@ use crate::time::secs;
 
 const MONTH: Duration = secs(30 * 86_400);
 
-fn value(key: &[u8]) -> Vec<u8> {
+fn value_key(key: &[u8]) -> Vec<u8> {
     [b"quorate:value:", key].concat()
 }
 
@@ -26,8 +26,8 @@ fn put_counter(keys: &dyn KeyAccess, key: &[u8], number: u64) {
     keys.put(&counter_key(key), number.to_string().as_bytes(), Some(ttl));
 }
 
-fn shifted(by: i64) -> u64 {
-    now().saturating_add_signed(by)
+fn clock_shifted_by(shift: i64) -> u64 {
+    now().saturating_add_signed(shift)
 }
 
 /// An operation that can be applied to both masters: a request, a direct change of the keys, or a pause. `Pause(None)`
@@ -53,11 +53,11 @@ pub(super) fn action(operation: &Operation, model: &TestedMaster, times: &Times)
         Operation::Acquire(random, ttl, shift) => Action::Send(requests::acquire(
             &random.claim(times),
             ttls[ttl],
-            shifted(shift),
+            clock_shifted_by(shift),
         )),
-        Operation::Confirm(random, by) => {
+        Operation::Confirm(random, shift) => {
             let claim = random.claim(times);
-            let number = counter(model, claim.key()).saturating_add_signed(by);
+            let number = current_counter(model, claim.key()).saturating_add_signed(shift);
             Action::Send(requests::confirm(&claim, number))
         }
         Operation::Value(operation) => value_action(operation, model, times),
@@ -77,7 +77,7 @@ pub(super) fn action(operation: &Operation, model: &TestedMaster, times: &Times)
             change(move |keys| keys.put_foreign(&counter_key(KEYS[key])))
         }
         Operation::Counter(key, shift) => {
-            let number = shifted(shift);
+            let number = clock_shifted_by(shift);
             change(move |keys| put_counter(keys, KEYS[key], number))
         }
         Operation::Delete(key) => change(move |keys| keys.delete(KEYS[key])),
@@ -116,20 +116,20 @@ pub(super) fn action(operation: &Operation, model: &TestedMaster, times: &Times)
 /// A step of a force-release. Each of the four lowest bits selects a lock to end: the exclusive locks with the tokens 1
 /// to 3, and the readers' lock with the holds of the tokens 1 and 2. The next bit says whether the lock key is deleted.
 fn force_release(key: &[u8], bits: u8, model: &TestedMaster) -> Action {
-    let plain = (1..4).map(|n| Ended::new(&token_text(n), &token_text(n)));
+    let exclusive = (1..4).map(|n| Ended::new(&token_text(n), &token_text(n)));
     let marker = Class::Shared.marker();
-    let number = format!("\t{}\n", counter(model, key));
+    let counter_line = format!("\t{}\n", current_counter(model, key));
     let record = [
         &marker[..],
-        number.as_bytes(),
+        counter_line.as_bytes(),
         &token_text(1),
         b"\n",
         &token_text(2),
     ]
     .concat();
-    let all = plain.chain([Ended::new(&marker, &record)]).enumerate();
-    let ended = all.filter(|(bit, _)| bits & 1 << bit != 0);
-    let ended: Vec<_> = ended.map(|(_, one)| one).collect();
+    let locks = exclusive.chain([Ended::new(&marker, &record)]).enumerate();
+    let ended = locks.filter(|(bit, _)| bits & 1 << bit != 0);
+    let ended: Vec<_> = ended.map(|(_, lock)| lock).collect();
     Action::Send(requests::force_release(key, &ended, bits & 16 != 0))
 }
 
@@ -141,9 +141,9 @@ fn extension(items: &[(RandomClaim, usize)], model: &TestedMaster, times: &Times
     for claim in &claims {
         if let Some(group) = claim.group() {
             // Set the claim's fencing number to the current counter, to one less, or to one more.
-            let number = counter(model, claim.key());
-            let by = i64::from(claim.token().to_hex()[31] % 3) - 1;
-            group.agreed(number.saturating_add_signed(by));
+            let number = current_counter(model, claim.key());
+            let shift = i64::from(claim.token().to_hex()[31] % 3) - 1;
+            group.agreed(number.saturating_add_signed(shift));
         }
     }
     let items: Vec<_> = claims
@@ -155,30 +155,32 @@ fn extension(items: &[(RandomClaim, usize)], model: &TestedMaster, times: &Times
 }
 
 fn value_action(operation: ValueOperation, model: &TestedMaster, times: &Times) -> Action {
-    let near = |claim: &Claim, by: i64| counter(model, claim.key()).saturating_add_signed(by);
+    let near_counter = |claim: &Claim, shift: i64| {
+        current_counter(model, claim.key()).saturating_add_signed(shift)
+    };
     match operation {
-        ValueOperation::Read(random, by) => {
+        ValueOperation::Read(random, shift) => {
             let claim = random.claim(times);
-            Action::Send(requests::read(&claim, near(&claim, by)))
+            Action::Send(requests::read(&claim, near_counter(&claim, shift)))
         }
-        ValueOperation::Write(random, by, digit) => {
+        ValueOperation::Write(random, shift, digit) => {
             let claim = random.claim(times);
-            let number = near(&claim, by);
+            let number = near_counter(&claim, shift);
             Action::Send(match digit {
                 Some(digit) => requests::write(&claim, number, &[b'0' + digit]),
                 None => requests::remove(&claim, number),
             })
         }
-        ValueOperation::Foreign(key) => change(move |keys| keys.put_foreign(&value(KEYS[key]))),
+        ValueOperation::Foreign(key) => change(move |keys| keys.put_foreign(&value_key(KEYS[key]))),
         ValueOperation::Malformed(key) => change(move |keys| {
-            keys.put(&value(KEYS[key]), b"somebody else's", None);
+            keys.put(&value_key(KEYS[key]), b"somebody else's", None);
         }),
-        ValueOperation::Delete(key) => change(move |keys| keys.delete(&value(KEYS[key]))),
+        ValueOperation::Delete(key) => change(move |keys| keys.delete(&value_key(KEYS[key]))),
     }
 }
 
 /// The fencing counter of a lock on `model`, or the current time if the counter is missing or has another data type.
-fn counter(model: &TestedMaster, key: &[u8]) -> u64 {
+fn current_counter(model: &TestedMaster, key: &[u8]) -> u64 {
     match model.keys().read(&counter_key(key)).as_deref() {
         None | Some(b"foreign") => now(),
         Some(_) => model.keys().counter(key).unwrap_or_default(),

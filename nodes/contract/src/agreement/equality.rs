@@ -7,7 +7,7 @@ use quorate::node::{Answer, Extended, Hold, KeyState, Waiter};
 use crate::requests::Reply;
 
 /// Whether two remaining times differ by at most `blur`, or both are missing.
-pub(super) fn close(a: Option<Duration>, b: Option<Duration>, blur: Duration) -> bool {
+pub(super) fn times_agree(a: Option<Duration>, b: Option<Duration>, blur: Duration) -> bool {
     match (a, b) {
         // A store without a clock may report a remaining time that is too long by up to 1/32 of itself.
         (Some(a), Some(b)) => a.abs_diff(b) <= blur + a / 32,
@@ -27,41 +27,45 @@ pub fn agree(a: &Reply, b: &Reply, blur: Duration) -> bool {
                 ttl_left: b,
                 line: m,
             }),
-        ) => close(*a, *b, blur) && l == m,
+        ) => times_agree(*a, *b, blur) && l == m,
         (Ok(Answer::State(a)), Ok(Answer::State(b))) => {
-            let timeless = |state: &KeyState| KeyState {
+            let without_times = |state: &KeyState| KeyState {
                 ttl_left: None,
                 queue: Vec::new(),
                 holds: Vec::new(),
                 ..state.clone()
             };
-            let held = |holds: &[Hold], other: &[Hold]| {
-                let same = |one: &Hold, other: &Hold| {
-                    let times = close(Some(one.lives), Some(other.lives), blur);
-                    times && (&one.value, &one.note) == (&other.value, &other.note)
+            let has_all_holds = |others: &[Hold], holds: &[Hold]| {
+                let is_same = |one: &Hold, other: &Hold| {
+                    let same_times = times_agree(Some(one.lives), Some(other.lives), blur);
+                    same_times && (&one.value, &one.note) == (&other.value, &other.note)
                 };
-                let among = |one: &Hold| other.iter().any(|other| same(one, other));
-                holds.iter().all(|one| one.lives <= blur || among(one))
+                let is_in_others = |hold: &Hold| others.iter().any(|other| is_same(hold, other));
+                holds
+                    .iter()
+                    .all(|hold| hold.lives <= blur || is_in_others(hold))
             };
-            let same_holds = held(&a.holds, &b.holds) && held(&b.holds, &a.holds);
+            let same_holds = has_all_holds(&b.holds, &a.holds) && has_all_holds(&a.holds, &b.holds);
             // A waiter whose heartbeat is about to expire may be missing on one master only, because the two masters
             // were not asked at the same moment.
-            let of = |one: &Waiter, queue: &[Waiter]| {
-                let mut same = queue.iter().filter(|other| other.id == one.id);
-                same.any(|other| close(Some(one.lives), Some(other.lives), blur))
+            let is_queued = |waiter: &Waiter, queue: &[Waiter]| {
+                let mut same_ids = queue.iter().filter(|other| other.id == waiter.id);
+                same_ids.any(|other| times_agree(Some(waiter.lives), Some(other.lives), blur))
             };
-            let queued = |queue: &[Waiter], other: &[Waiter]| {
-                queue.iter().all(|one| one.lives <= blur || of(one, other))
+            let has_all_waiters = |other: &[Waiter], queue: &[Waiter]| {
+                queue
+                    .iter()
+                    .all(|waiter| waiter.lives <= blur || is_queued(waiter, other))
             };
-            let common = |queue: &[Waiter], other: &[Waiter]| -> Vec<String> {
-                let both = queue.iter().filter(|one| of(one, other));
-                both.map(|one| one.id.clone()).collect()
+            let common_ids = |queue: &[Waiter], other: &[Waiter]| -> Vec<String> {
+                let common = queue.iter().filter(|waiter| is_queued(waiter, other));
+                common.map(|waiter| waiter.id.clone()).collect()
             };
-            let same_queue = queued(&a.queue, &b.queue)
-                && queued(&b.queue, &a.queue)
-                && common(&a.queue, &b.queue) == common(&b.queue, &a.queue);
-            close(a.ttl_left, b.ttl_left, blur)
-                && timeless(a) == timeless(b)
+            let same_queue = has_all_waiters(&b.queue, &a.queue)
+                && has_all_waiters(&a.queue, &b.queue)
+                && common_ids(&a.queue, &b.queue) == common_ids(&b.queue, &a.queue);
+            times_agree(a.ttl_left, b.ttl_left, blur)
+                && without_times(a) == without_times(b)
                 && same_queue
                 && same_holds
         }
@@ -74,8 +78,8 @@ pub fn agree(a: &Reply, b: &Reply, blur: Duration) -> bool {
 
 /// Removes what two replies say about notes.
 pub(super) fn forget_notes(replies: [&mut Reply; 2]) {
-    for one in replies {
-        forget_note(one);
+    for reply in replies {
+        forget_note(reply);
     }
 }
 
@@ -86,9 +90,12 @@ pub(super) fn forget_note(reply: &mut Reply) {
         Ok(Answer::Refused {
             line: Some(line), ..
         }) => line.note = None,
-        Ok(Answer::Extended(all)) => {
-            for one in all.iter_mut().filter(|one| **one == Extended::Unnoted) {
-                *one = Extended::Kept;
+        Ok(Answer::Extended(extended)) => {
+            for lock in extended
+                .iter_mut()
+                .filter(|lock| **lock == Extended::Unnoted)
+            {
+                *lock = Extended::Kept;
             }
         }
         _ => {}

@@ -29,7 +29,7 @@ impl KeyStates {
     }
 
     /// Reads the state of the lock `key` on `master`.
-    pub(super) async fn on(master: &TestedMaster, key: &[u8]) -> Self {
+    pub(super) async fn read(master: &TestedMaster, key: &[u8]) -> Self {
         let status = master.send(requests::status(key)).await;
         let note = [b"quorate:note:", key].concat();
         let keys = [key.to_vec(), counter_key(key), note];

@@ -54,7 +54,7 @@ pub(super) enum ValueOperation {
     Delete(usize),
 }
 
-fn kind() -> impl Strategy<Value = ClaimKind> {
+fn claim_kind() -> impl Strategy<Value = ClaimKind> {
     prop_oneof![
         1 => Just(ClaimKind::Classic),
         2 => Just(ClaimKind::Unordered),
@@ -69,24 +69,29 @@ pub(super) fn single_operation() -> impl Strategy<Value = Operation> {
     let ttl = || 0..TTLS;
     let claim = || {
         let noted = any::<bool>();
-        (key(), 1..4u8, kind(), prop::bool::weighted(0.1), noted).prop_map(
-            |(key, token, kind, withdrawn, noted)| RandomClaim {
+        (
+            key(),
+            1..4u8,
+            claim_kind(),
+            prop::bool::weighted(0.1),
+            noted,
+        )
+            .prop_map(|(key, token, kind, withdrawn, noted)| RandomClaim {
                 key,
                 token,
                 kind,
                 withdrawn,
                 noted,
-            },
-        )
+            })
     };
     // Keep proposed fencing numbers within 400 ms of the clock, so that masters do not change them.
     let shift = || -400_000..400_000i64;
     prop_oneof![
         8 => (claim(), ttl(), shift()).prop_map(|(claim, ttl, shift)| Operation::Acquire(claim, ttl, shift)),
-        4 => (claim(), -2..3i64).prop_map(|(claim, by)| Operation::Confirm(claim, by)),
-        3 => (claim(), -2..3i64).prop_map(|(claim, by)| Operation::Value(ValueOperation::Read(claim, by))),
+        4 => (claim(), -2..3i64).prop_map(|(claim, shift)| Operation::Confirm(claim, shift)),
+        3 => (claim(), -2..3i64).prop_map(|(claim, shift)| Operation::Value(ValueOperation::Read(claim, shift))),
         3 => (claim(), -2..3i64, prop::option::weighted(0.8, 0..9u8))
-            .prop_map(|(claim, by, digit)| Operation::Value(ValueOperation::Write(claim, by, digit))),
+            .prop_map(|(claim, shift, digit)| Operation::Value(ValueOperation::Write(claim, shift, digit))),
         1 => key().prop_map(|key| Operation::Value(ValueOperation::Foreign(key))),
         1 => key().prop_map(|key| Operation::Value(ValueOperation::Malformed(key))),
         2 => key().prop_map(|key| Operation::Value(ValueOperation::Delete(key))),
@@ -161,8 +166,8 @@ pub(super) fn group_operation() -> impl Strategy<Value = Operation> {
     };
     let ttl = || 0..TTLS;
     prop_oneof![
-        9 => (claim(), ttl(), -400_000..400_000i64).prop_map(|(claim, ttl, by)| Operation::Acquire(claim, ttl, by)),
-        3 => (claim(), -1..2i64).prop_map(|(claim, by)| Operation::Confirm(claim, by)),
+        9 => (claim(), ttl(), -400_000..400_000i64).prop_map(|(claim, ttl, shift)| Operation::Acquire(claim, ttl, shift)),
+        3 => (claim(), -1..2i64).prop_map(|(claim, shift)| Operation::Confirm(claim, shift)),
         6 => (claim(), any::<bool>()).prop_map(|(claim, leave)| Operation::Release(claim, leave)),
         2 => prop::collection::vec(claim(), 1..3).prop_map(Operation::Note),
         4 => prop::collection::vec((claim(), ttl()), 1..4).prop_map(Operation::Extend),

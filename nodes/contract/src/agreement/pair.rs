@@ -8,7 +8,7 @@ use proptest::test_runner::TestCaseError;
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fault, NoteItem, Request};
 
 use super::action::{Action, action};
-use super::equality::{agree, close, forget_note, forget_notes};
+use super::equality::{agree, forget_note, forget_notes, times_agree};
 use super::expiry_times::ExpiryTimes;
 use super::key_states::{KeyStates, NOTE};
 use super::operation::Operation;
@@ -27,19 +27,19 @@ pub(super) struct Pair {
     /// The number of operations that were compared.
     pub(super) compared: AtomicUsize,
     /// The number of sequences that were aborted because an operation took too long.
-    pub(super) cut: AtomicUsize,
+    pub(super) cut_short: AtomicUsize,
 }
 
 impl Pair {
-    pub(super) fn with(other: TestedMaster) -> Self {
+    pub(super) fn new(other: TestedMaster) -> Self {
         let memory = TestedMaster::memory();
-        let wake_ups = [WakeUps::of(&memory), WakeUps::of(&other)];
+        let wake_ups = [WakeUps::subscribe(&memory), WakeUps::subscribe(&other)];
         Self {
             memory,
             other,
             wake_ups,
             compared: AtomicUsize::new(0),
-            cut: AtomicUsize::new(0),
+            cut_short: AtomicUsize::new(0),
         }
     }
 
@@ -69,7 +69,7 @@ impl Pair {
     }
 
     /// Carries out the operations one by one, and compares the masters after each.
-    pub(super) async fn run(
+    pub(super) async fn compare_sequence(
         &self,
         operations: &[Operation],
         times: &Times,
@@ -77,32 +77,32 @@ impl Pair {
         self.clear();
         let is_fleeting = times.are_fleeting();
         let mut expiries = ExpiryTimes::default();
-        for (place, operation) in operations.iter().enumerate() {
+        for (step, operation) in operations.iter().enumerate() {
             let action = action(operation, &self.memory, times);
             if is_fleeting {
-                expiries.before(&action).await;
+                expiries.wait_before(&action).await;
             }
-            let began = Instant::now();
+            let started_at = Instant::now();
             let mut replies = self.carry_out(action).await;
-            let answered = began.elapsed();
-            let mut states = self.key_states().await;
+            let answer_time = started_at.elapsed();
+            let mut state_pairs = self.key_states().await;
             if is_fleeting {
                 // Do not compare notes. A note lives for four times the remaining TTL of its lock, so `ExpiryTimes`
                 // cannot predict when the note expires.
                 if let Some((a, b)) = &mut replies {
                     forget_notes([a, b]);
                 }
-                for (a, b) in &mut states {
+                for (a, b) in &mut state_pairs {
                     a.forget_note(b);
                 }
             }
-            if is_fleeting && !expiries.record(began) {
+            if is_fleeting && !expiries.record_operation(started_at) {
                 // The operation took too long. Its effects may have expired, so nothing can be compared.
-                self.cut.fetch_add(1, Ordering::Relaxed);
+                self.cut_short.fetch_add(1, Ordering::Relaxed);
                 return Ok(());
             }
-            let took = began.elapsed();
-            if !is_fleeting && (answered > ms(300) || took > secs(5)) {
+            let elapsed = started_at.elapsed();
+            if !is_fleeting && (answer_time > ms(300) || elapsed > secs(5)) {
                 // A master may have changed a proposed fencing number because it arrived too late, or the machine was
                 // too slow for a comparison of remaining times. The second limit is longer, because reading all keys
                 // takes longer than one request. With one short limit, a busy machine repeated nearly every sequence.
@@ -111,30 +111,30 @@ impl Pair {
             let blur = if is_fleeting {
                 expiries.blur()
             } else {
-                BLUR + 2 * took
+                BLUR + 2 * elapsed
             };
             if let Some((a, b)) = replies {
                 prop_assert!(
                     agree(&a, &b, blur),
-                    "the answers to step {place} must agree: memory {a:?}, other {b:?}"
+                    "the answers to step {step} must agree: memory {a:?}, other {b:?}"
                 );
             }
-            for (a, b) in states {
+            for (a, b) in state_pairs {
                 prop_assert!(
                     agree(&a.status, &b.status, blur),
-                    "the states after step {place} must agree: memory {a:?}, other {b:?}"
+                    "the states after step {step} must agree: memory {a:?}, other {b:?}"
                 );
-                for (at, (a, b)) in a.keys.into_iter().zip(b.keys).enumerate() {
-                    prop_assert_eq!(&a.0, &b.0, "the keys after step {} must agree", place);
+                for (index, (a, b)) in a.keys.into_iter().zip(b.keys).enumerate() {
+                    prop_assert_eq!(&a.0, &b.0, "the keys after step {} must agree", step);
                     let (a, b) = (a.1, b.1);
                     prop_assert!(
-                        close(a, b, if at == NOTE { 4 * blur } else { blur }),
-                        "the TTLs after step {place} must agree: memory {a:?}, other {b:?}"
+                        times_agree(a, b, if index == NOTE { 4 * blur } else { blur }),
+                        "the TTLs after step {step} must agree: memory {a:?}, other {b:?}"
                     );
                 }
             }
             // Wake-ups arrive on the connections that `key_states` has just used. So all earlier wake-ups have arrived.
-            self.compare_wake_ups(place)?;
+            self.compare_wake_ups(step)?;
             self.compared.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
@@ -143,75 +143,76 @@ impl Pair {
     /// Sends a request to the compared master. A store may process the locks of a request in any order. So if these
     /// locks share a key, a store gets a separate request for each lock.
     async fn send_to_other(&self, request: Request) -> Reply {
-        let parts = if self.other.is_store() {
-            one_by_one(&request)
+        let requests = if self.other.is_store() {
+            split_by_lock(&request)
         } else {
             Vec::new()
         };
-        if parts.is_empty() {
+        if requests.is_empty() {
             return self.other.send(request).await;
         }
-        let (mut extended, mut noted, mut answered) = (Vec::new(), Vec::new(), false);
-        for (part, keys) in parts {
+        let (mut extended_locks, mut noted_locks, mut is_answered) =
+            (Vec::new(), Vec::new(), false);
+        for (part, keys) in requests {
             match self.other.send(part).await {
                 Ok(Answer::Extended(part)) => {
-                    extended.extend(part);
-                    answered = true;
+                    extended_locks.extend(part);
+                    is_answered = true;
                 }
                 Ok(Answer::Noted(part)) => {
-                    noted.extend(part);
-                    answered = true;
+                    noted_locks.extend(part);
+                    is_answered = true;
                 }
                 Err(Fault::Withdrawn) => {
-                    extended.extend(vec![Extended::Withdrawn; keys]);
-                    noted.push(false);
+                    extended_locks.extend(vec![Extended::Withdrawn; keys]);
+                    noted_locks.push(false);
                 }
-                other => return other,
+                reply => return reply,
             }
         }
         match request {
-            _ if !answered => Err(Fault::Withdrawn),
+            _ if !is_answered => Err(Fault::Withdrawn),
             // If a claim is for a group of keys, do not compare the answers about notes.
             Request::Extend { items } if items.iter().any(|i| i.claim.group().is_some()) => {
-                let mut reply = Ok(Answer::Extended(extended));
+                let mut reply = Ok(Answer::Extended(extended_locks));
                 forget_note(&mut reply);
                 reply
             }
-            Request::Extend { .. } => Ok(Answer::Extended(extended)),
-            _ => Ok(Answer::Noted(noted)),
+            Request::Extend { .. } => Ok(Answer::Extended(extended_locks)),
+            _ => Ok(Answer::Noted(noted_locks)),
         }
     }
 
-    fn compare_wake_ups(&self, place: usize) -> Result<(), TestCaseError> {
+    fn compare_wake_ups(&self, step: usize) -> Result<(), TestCaseError> {
         let [a, b] = self.wake_ups.each_ref().map(WakeUps::take);
         if self.other.is_store() {
             // When a client begins to listen, a store sends it a wake-up for every lock for which it waits. So the
             // store may send more wake-ups than the memory master, but not fewer.
-            let missed = a.iter().find(|key| !b.contains(key));
-            prop_assert_eq!(missed, None, "a wake-up of step {} was not sent", place);
+            let missing = a.iter().find(|key| !b.contains(key));
+            prop_assert_eq!(missing, None, "a wake-up of step {} was not sent", step);
         } else {
-            prop_assert_eq!(a, b, "the wake-ups of step {} must agree", place);
+            prop_assert_eq!(a, b, "the wake-ups of step {} must agree", step);
         }
         Ok(())
     }
 
     /// The visible state of every key on the memory master and on the compared master.
     async fn key_states(&self) -> Vec<(KeyStates, KeyStates)> {
-        let mut states = Vec::new();
+        let mut state_pairs = Vec::new();
         for key in KEYS {
-            states.push((
-                KeyStates::on(&self.memory, key).await,
-                KeyStates::on(&self.other, key).await,
+            state_pairs.push((
+                KeyStates::read(&self.memory, key).await,
+                KeyStates::read(&self.other, key).await,
             ));
         }
-        states
+        state_pairs
     }
 }
 
 /// If locks in the request share a key, returns one request for each lock, together with the number of the lock's keys.
 /// Otherwise returns an empty list.
-fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
-    let (parts, claims): (Vec<_>, Vec<&Claim>) = match request {
+fn split_by_lock(request: &Request) -> Vec<(Request, usize)> {
+    let (requests, claims): (Vec<_>, Vec<&Claim>) = match request {
         Request::Extend { items } => {
             let part = |item: &ExtendItem| Request::Extend {
                 items: [item.clone()].into(),
@@ -232,5 +233,5 @@ fn one_by_one(request: &Request) -> Vec<(Request, usize)> {
         return Vec::new();
     }
     let counts = claims.iter().map(|claim| claim.keys().count());
-    parts.into_iter().zip(counts).collect()
+    requests.into_iter().zip(counts).collect()
 }

@@ -89,9 +89,9 @@ impl RandomClaim {
             ClaimKind::Group(shape, _) => KEYS[SHAPES[shape][0].0],
             ClaimKind::Permit(slot, waiter) => {
                 let permit = Permit::new(KEYS[0].into(), slot, 3);
-                let fresh = Claim::new("", &permit.key(), requests::token(self.token), true);
-                let place = waiter.map(|waiter| Box::new(ticket(waiter, times)));
-                let claim = fresh.with_fairness(Fairness::Fair(place));
+                let plain_claim = Claim::new("", &permit.key(), requests::token(self.token), true);
+                let ticket = waiter.map(|waiter| Box::new(ticket(waiter, times)));
+                let claim = plain_claim.with_fairness(Fairness::Fair(ticket));
                 let claim = Arc::new(claim.with_permit(permit));
                 if self.withdrawn {
                     claim.withdraw();
@@ -101,25 +101,25 @@ impl RandomClaim {
             _ => KEYS[self.key],
         };
         let token = self.token;
-        let order = |place: Option<Ticket>| {
-            let fresh = Claim::new("", key, requests::token(token), true);
-            Arc::new(fresh.with_fairness(Fairness::Fair(place.map(Box::new))))
+        let fair_claim = |ticket: Option<Ticket>| {
+            let plain_claim = Claim::new("", key, requests::token(token), true);
+            Arc::new(plain_claim.with_fairness(Fairness::Fair(ticket.map(Box::new))))
         };
         let claim = match self.kind {
             ClaimKind::Classic => classic(key, token),
             ClaimKind::Unordered => claim(key, token),
-            ClaimKind::Try => order(None),
-            ClaimKind::Waiter(waiter) => order(Some(ticket(waiter, times))),
+            ClaimKind::Try => fair_claim(None),
+            ClaimKind::Waiter(waiter) => fair_claim(Some(ticket(waiter, times))),
             ClaimKind::Permit(..) => unreachable!("made above"),
             ClaimKind::Group(shape, waiter) => {
-                let fresh = Claim::new("", key, requests::token(token), true);
-                let place = Fairness::Fair(waiter.map(|waiter| Box::new(ticket(waiter, times))));
+                let plain_claim = Claim::new("", key, requests::token(token), true);
+                let ticket = Fairness::Fair(waiter.map(|waiter| Box::new(ticket(waiter, times))));
                 // In these tests, the holder with token 1 downgrades its exclusive lock with a claim that has token 4.
                 let group = match token {
                     4 => group(shape).instead_of(requests::token(1)),
                     _ => group(shape),
                 };
-                Arc::new(fresh.with_fairness(place).with_group(group))
+                Arc::new(plain_claim.with_fairness(ticket).with_group(group))
             }
         };
         if self.withdrawn {

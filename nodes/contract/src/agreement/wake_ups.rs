@@ -21,7 +21,7 @@ impl WakeSink for WakeUps {
 
 impl WakeUps {
     /// Begins to collect the wake-ups that `master` sends to the process [`PROCESS`].
-    pub fn of(master: &TestedMaster) -> Self {
+    pub fn subscribe(master: &TestedMaster) -> Self {
         let wake_ups = Self::default();
         master.node().subscribe(Subscriber {
             process: PROCESS.into(),

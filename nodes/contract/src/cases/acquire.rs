@@ -65,15 +65,15 @@ pub async fn repeated_acquire_by_the_holder_is_granted_again_and_changes_nothing
 
 pub async fn fencing_counter_rises_with_every_grant_even_after_a_release(master: &TestedMaster) {
     let proposal = now();
-    let mut last = 0;
+    let mut last_counter = 0;
     for n in 1..=20 {
         let claim = claim(KEY, n);
         let counter = master.granted(acquire(&claim, LONG, proposal)).await;
         assert!(
-            counter > last,
-            "the counter {counter} must be larger than the earlier counter {last}"
+            counter > last_counter,
+            "the counter {counter} must be larger than the earlier counter {last_counter}"
         );
-        last = counter;
+        last_counter = counter;
         let released = master.send(release(&claim)).await;
         assert_eq!(released, Ok(Answer::Released(true)));
     }
@@ -92,38 +92,42 @@ pub async fn proposed_fencing_number_near_the_masters_clock_is_granted_unchanged
 pub async fn proposed_fencing_number_is_lowered_to_at_most_one_second_ahead_of_the_masters_clock(
     master: &TestedMaster,
 ) {
-    let before = now();
-    let far = before + 3_600_000_000;
-    let counter = master.granted(acquire(&claim(KEY, 1), LONG, far)).await;
-    let allowed = before + 1_000_000..=now() + 1_000_000;
+    let started_at = now();
+    let far_proposal = started_at + 3_600_000_000;
+    let counter = master
+        .granted(acquire(&claim(KEY, 1), LONG, far_proposal))
+        .await;
+    let allowed_numbers = started_at + 1_000_000..=now() + 1_000_000;
     assert!(
-        allowed.contains(&counter),
-        "the counter {counter} must be in {allowed:?}"
+        allowed_numbers.contains(&counter),
+        "the counter {counter} must be in {allowed_numbers:?}"
     );
 }
 
 pub async fn proposed_fencing_number_is_raised_to_at_most_one_second_behind_the_masters_clock(
     master: &TestedMaster,
 ) {
-    let before = now();
+    let started_at = now();
     let counter = master.granted(acquire(&claim(KEY, 1), LONG, 0)).await;
-    let allowed = before - 1_000_000..=now() - 1_000_000;
+    let allowed_numbers = started_at - 1_000_000..=now() - 1_000_000;
     assert!(
-        allowed.contains(&counter),
-        "the counter {counter} must be in {allowed:?}"
+        allowed_numbers.contains(&counter),
+        "the counter {counter} must be in {allowed_numbers:?}"
     );
 }
 
 pub async fn granted_fencing_number_exceeds_a_counter_above_the_proposed_number(
     master: &TestedMaster,
 ) {
-    let high = now() + 5_000_000;
-    master
-        .keys()
-        .put(&counter_key(KEY), high.to_string().as_bytes(), Some(LONG));
+    let high_counter = now() + 5_000_000;
+    master.keys().put(
+        &counter_key(KEY),
+        high_counter.to_string().as_bytes(),
+        Some(LONG),
+    );
     let counter = master.granted(acquire(&claim(KEY, 1), LONG, now())).await;
-    assert_eq!(counter, high + 1);
-    assert_eq!(master.keys().counter(KEY), Some(high + 1));
+    assert_eq!(counter, high_counter + 1);
+    assert_eq!(master.keys().counter(KEY), Some(high_counter + 1));
 }
 
 pub async fn expired_lock_can_be_acquired_by_another_client(master: &TestedMaster) {
@@ -145,16 +149,16 @@ pub async fn lock_key_expires_after_its_ttl_and_the_fencing_counter_after_a_day(
 /// Tests TTLs that are not whole milliseconds. If a master rounded a TTL down, the key could expire before the holder's
 /// lease ends.
 pub async fn ttl_is_rounded_up_to_whole_milliseconds(master: &TestedMaster) {
-    let brief = std::time::Duration::from_micros(100);
-    for asked in [claim(b"a", 1), queued(b"b", 1, 7)] {
-        master.granted(acquire(&asked, brief, now())).await;
+    let short_ttl = std::time::Duration::from_micros(100);
+    for claim in [claim(b"a", 1), queued(b"b", 1, 7)] {
+        master.granted(acquire(&claim, short_ttl, now())).await;
     }
     let classic = classic(b"c", 1);
-    let reply = master.send(acquire(&classic, brief, now())).await;
+    let reply = master.send(acquire(&classic, short_ttl, now())).await;
     assert_eq!(reply, Ok(Answer::Granted { counter: None }));
-    let held = claim(b"d", 1);
-    master.granted(acquire(&held, LONG, now())).await;
-    let reply = master.send(extend(&[(&held, brief)])).await;
+    let held_claim = claim(b"d", 1);
+    master.granted(acquire(&held_claim, LONG, now())).await;
+    let reply = master.send(extend(&[(&held_claim, short_ttl)])).await;
     assert_eq!(reply, Ok(Answer::Extended(vec![Extended::Kept])));
 }
 
@@ -189,9 +193,9 @@ pub async fn acquire_fails_and_sets_no_lock_key_if_the_fencing_counter_has_anoth
 pub async fn acquire_and_confirmation_fail_if_the_fencing_counter_cannot_be_incremented(
     master: &TestedMaster,
 ) {
-    let (held, free) = (claim(b"held", 1), claim(KEY, 2));
-    master.granted(acquire(&held, LONG, now())).await;
-    for odd in [
+    let (held_claim, free_claim) = (claim(b"held", 1), claim(KEY, 2));
+    master.granted(acquire(&held_claim, LONG, now())).await;
+    for malformed in [
         "9007199254740992",
         "9007199254740993",
         "18446744073709551615",
@@ -206,38 +210,41 @@ pub async fn acquire_and_confirmation_fail_if_the_fencing_counter_cannot_be_incr
     ] {
         master
             .keys()
-            .put(&counter_key(KEY), odd.as_bytes(), Some(LONG));
+            .put(&counter_key(KEY), malformed.as_bytes(), Some(LONG));
         master
             .keys()
-            .put(&counter_key(b"held"), odd.as_bytes(), Some(LONG));
-        let waiting = queued(KEY, 3, 7);
-        for asked in [
-            acquire(&free, LONG, now()),
-            acquire(&waiting, LONG, now()),
-            confirm(&held, now()),
+            .put(&counter_key(b"held"), malformed.as_bytes(), Some(LONG));
+        let queued_claim = queued(KEY, 3, 7);
+        for request in [
+            acquire(&free_claim, LONG, now()),
+            acquire(&queued_claim, LONG, now()),
+            confirm(&held_claim, now()),
         ] {
-            let reply = master.send(asked).await;
-            assert!(matches!(reply, Err(Fault::Server(_))), "{odd:?}: {reply:?}");
+            let reply = master.send(request).await;
+            assert!(
+                matches!(reply, Err(Fault::Server(_))),
+                "{malformed:?}: {reply:?}"
+            );
         }
         master
-            .send(release(&waiting))
+            .send(release(&queued_claim))
             .await
             .expect("the release of the waiter's claim must succeed");
         assert_eq!(
             master.keys().read(KEY),
             None,
-            "no lock may be set: counter {odd:?}"
+            "no lock may be set: counter {malformed:?}"
         );
         assert_eq!(
             master.keys().read(&counter_key(KEY)).as_deref(),
-            Some(odd.as_bytes())
+            Some(malformed.as_bytes())
         );
     }
     // Set the fencing counter to 2^53 - 1, the largest value that a grant can still increase.
     master
         .keys()
         .put(&counter_key(KEY), b"9007199254740991", Some(LONG));
-    let counter = master.granted(acquire(&free, LONG, now())).await;
+    let counter = master.granted(acquire(&free_claim, LONG, now())).await;
     assert_eq!(counter, 1 << 53);
 }
 
@@ -254,16 +261,16 @@ pub async fn refusal_and_status_request_return_the_first_96_bytes_of_a_long_lock
     master: &TestedMaster,
 ) {
     // Set a lock value that exceeds the size limit of a reply.
-    let long = vec![b'x'; 9 << 20];
-    master.keys().put(KEY, &long, None);
-    let alone = Claim::new("", KEY, token(1), true).with_fairness(Fairness::Fair(None));
+    let long_value = vec![b'x'; 9 << 20];
+    master.keys().put(KEY, &long_value, None);
+    let plain_claim = Claim::new("", KEY, token(1), true).with_fairness(Fairness::Fair(None));
     let part = Part {
         key: KEY.into(),
         mode: Mode::Class(Class::Shared),
     };
-    let group = Claim::new("", KEY, token(1), true).with_fairness(Fairness::Fair(None));
-    let group = group.with_group(Group::new(vec![part]));
-    for claim in [alone, group] {
+    let group_claim = Claim::new("", KEY, token(1), true).with_fairness(Fairness::Fair(None));
+    let group_claim = group_claim.with_group(Group::new(vec![part]));
+    for claim in [plain_claim, group_claim] {
         let reply = master.send(acquire(&Arc::new(claim), LONG, now())).await;
         let Ok(Answer::Refused {
             line: Some(line), ..
@@ -271,11 +278,13 @@ pub async fn refusal_and_status_request_return_the_first_96_bytes_of_a_long_lock
         else {
             panic!("{reply:?}")
         };
-        assert_eq!(line.holder.as_deref(), Some(&long[..96]));
+        assert_eq!(line.holder.as_deref(), Some(&long_value[..96]));
     }
     for request in [status(KEY), force_release(KEY, &[], false)] {
         match master.send(request).await {
-            Ok(Answer::State(state)) => assert_eq!(state.holder.as_deref(), Some(&long[..96])),
+            Ok(Answer::State(state)) => {
+                assert_eq!(state.holder.as_deref(), Some(&long_value[..96]))
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -19,40 +19,40 @@ const AHEAD: Duration = secs(30 * 86_400);
 
 /// A claim on `keys` from a client with ordered waiters. The claim has no place in a queue. `number` is its fencing
 /// number, or 0 if the masters have not agreed on a number yet.
-fn group(keys: &[&[u8]], mode: &Mode, number: u64) -> Arc<Claim> {
+fn group_claim(keys: &[&[u8]], mode: &Mode, number: u64) -> Arc<Claim> {
     let part = |key: &&[u8]| Part {
         key: (*key).into(),
         mode: mode.clone(),
     };
-    let group = Group::new(keys.iter().map(part).collect());
-    group.agreed(number);
+    let group_claim = Group::new(keys.iter().map(part).collect());
+    group_claim.agreed(number);
     let claim = Claim::new("", keys[0], token(1), true).with_fairness(Fairness::Fair(None));
-    Arc::new(claim.with_group(group))
+    Arc::new(claim.with_group(group_claim))
 }
 
-fn permit() -> Arc<Claim> {
-    let permit = Permit::new(KEY.into(), 0, 3);
-    let claim = Claim::new("", &permit.key(), token(1), true);
+fn permit_claim() -> Arc<Claim> {
+    let permit_claim = Permit::new(KEY.into(), 0, 3);
+    let claim = Claim::new("", &permit_claim.key(), token(1), true);
     let claim = claim.with_fairness(Fairness::Fair(None));
-    Arc::new(claim.with_permit(permit))
+    Arc::new(claim.with_permit(permit_claim))
 }
 
-fn owner() -> Mode {
+fn owner_mode() -> Mode {
     Mode::Class(Class::Owner("o".into()))
 }
 
 #[track_caller]
-fn assert_kept(master: &TestedMaster, key: &[u8], way: &str) {
+fn assert_counter_is_month_ahead(master: &TestedMaster, key: &[u8], label: &str) {
     let counter = master
         .keys()
         .counter(key)
-        .unwrap_or_else(|| panic!("{way}: the fencing counter must exist"));
+        .unwrap_or_else(|| panic!("{label}: the fencing counter must exist"));
     let ahead = Duration::from_micros(counter.saturating_sub(now()));
     assert!(
         ahead + secs(60) > AHEAD,
-        "{way}: the fencing counter must be about a month ahead, but is {counter}"
+        "{label}: the fencing counter must be about a month ahead, but is {counter}"
     );
-    println!("{way}");
+    println!("{label}");
     assert_about(master.keys().ttl(&counter_key(key)), DAY + ahead);
 }
 
@@ -61,44 +61,63 @@ fn assert_kept(master: &TestedMaster, key: &[u8], way: &str) {
 pub async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number(
     master: &TestedMaster,
 ) {
-    let ahead = now() + AHEAD.as_micros() as u64;
+    let number_ahead = now() + AHEAD.as_micros() as u64;
     let shared = Mode::Class(Class::Shared);
-    for (way, claim) in [
+    for (label, claim) in [
         ("plain", claim(KEY, 1)),
         ("in line", queued(KEY, 1, 7)),
-        ("several", group(&[KEY, b"other"], &Mode::Exclusive, 0)),
-        ("reader", group(&[KEY], &shared, 0)),
-        ("owner", group(&[KEY], &owner(), 0)),
-        ("permit", permit()),
+        (
+            "several",
+            group_claim(&[KEY, b"other"], &Mode::Exclusive, 0),
+        ),
+        ("reader", group_claim(&[KEY], &shared, 0)),
+        ("owner", group_claim(&[KEY], &owner_mode(), 0)),
+        ("permit", permit_claim()),
     ] {
         master.keys().clear();
         let key = claim.key();
         master.keys().put(
             &counter_key(key),
-            ahead.to_string().as_bytes(),
+            number_ahead.to_string().as_bytes(),
             Some(DAY + AHEAD),
         );
         let counter = master.granted(acquire(&claim, LONG, now())).await;
-        assert_eq!(counter, ahead + 1, "{way}");
-        assert_kept(master, key, way);
+        assert_eq!(counter, number_ahead + 1, "{label}");
+        assert_counter_is_month_ahead(master, key, label);
     }
     // Each of these requests makes the master set the fencing counter to a number that is ahead of the clocks.
-    let owner = group(&[KEY], &owner(), ahead);
-    let asked: [(&str, Arc<Claim>, Request); 5] = [
-        ("confirm", claim(KEY, 1), confirm(&claim(KEY, 1), ahead)),
-        ("confirm of a class", owner.clone(), confirm(&owner, ahead)),
-        ("read", claim(KEY, 1), read(&claim(KEY, 1), ahead)),
-        ("removal", claim(KEY, 1), remove(&claim(KEY, 1), ahead)),
-        ("renewal", owner.clone(), extend(&[(&owner, LONG)])),
+    let owner_mode = group_claim(&[KEY], &owner_mode(), number_ahead);
+    let requests_by_label: [(&str, Arc<Claim>, Request); 5] = [
+        (
+            "confirm",
+            claim(KEY, 1),
+            confirm(&claim(KEY, 1), number_ahead),
+        ),
+        (
+            "confirm of a class",
+            owner_mode.clone(),
+            confirm(&owner_mode, number_ahead),
+        ),
+        ("read", claim(KEY, 1), read(&claim(KEY, 1), number_ahead)),
+        (
+            "removal",
+            claim(KEY, 1),
+            remove(&claim(KEY, 1), number_ahead),
+        ),
+        (
+            "renewal",
+            owner_mode.clone(),
+            extend(&[(&owner_mode, LONG)]),
+        ),
     ];
-    for (way, holder, request) in asked {
+    for (label, holder, request) in requests_by_label {
         master.keys().clear();
         master.granted(acquire(&holder, LONG, now())).await;
         master
             .send(request)
             .await
-            .unwrap_or_else(|fault| panic!("{way}: {fault}"));
-        assert_kept(master, KEY, way);
+            .unwrap_or_else(|fault| panic!("{label}: {fault}"));
+        assert_counter_is_month_ahead(master, KEY, label);
     }
 }
 
@@ -107,30 +126,30 @@ pub async fn counter_ahead_of_the_clock_expires_a_day_after_the_time_in_its_numb
 pub async fn counter_expires_at_least_a_day_after_each_grant(master: &TestedMaster) {
     let period = 1_000_000_000;
     let claims = [b"k0", b"k1", b"k2", b"k3"].map(|key| claim(key, 1));
-    for (before, left) in [(0, DAY + secs(1_001)), (1, secs(3_600)), (period, LONG)] {
+    for (age, ttl_left) in [(0, DAY + secs(1_001)), (1, secs(3_600)), (period, LONG)] {
         master.keys().clear();
-        let was = now() / period * period - before;
+        let old_counter = now() / period * period - age;
         for claim in &claims {
             master.keys().put(
                 &counter_key(claim.key()),
-                was.to_string().as_bytes(),
-                Some(left),
+                old_counter.to_string().as_bytes(),
+                Some(ttl_left),
             );
         }
         master.granted(acquire(&claims[0], LONG, now())).await;
-        let granted = |at: usize| master.granted(acquire(&claims[at], LONG, now()));
-        tokio::join!(granted(1), granted(2), granted(3));
+        let acquire_nth = |index: usize| master.granted(acquire(&claims[index], LONG, now()));
+        tokio::join!(acquire_nth(1), acquire_nth(2), acquire_nth(3));
         for claim in &claims {
             let counter = master.keys().counter(claim.key()).unwrap_or_default();
             assert!(
-                counter > was,
-                "the counter must rise above {was}, but is {counter}"
+                counter > old_counter,
+                "the counter must rise above {old_counter}, but is {counter}"
             );
-            let left = master.keys().ttl(&counter_key(claim.key()));
-            let enough = left.is_none_or(|left| left + secs(60) > DAY);
+            let ttl_left = master.keys().ttl(&counter_key(claim.key()));
+            let is_long_enough = ttl_left.is_none_or(|ttl_left| ttl_left + secs(60) > DAY);
             assert!(
-                enough,
-                "the counter must last for a day, but expires in {left:?} ({counter}, before {was})"
+                is_long_enough,
+                "the counter must last for a day, but expires in {ttl_left:?} ({counter}, before {old_counter})"
             );
         }
     }
@@ -139,24 +158,26 @@ pub async fn counter_expires_at_least_a_day_after_each_grant(master: &TestedMast
 pub async fn counter_raised_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number(
     master: &TestedMaster,
 ) {
-    let ahead = now() + AHEAD.as_micros() as u64;
+    let number_ahead = now() + AHEAD.as_micros() as u64;
     let holder = claim(KEY, 1);
     let number = master.granted(acquire(&holder, LONG, now())).await;
-    let done = master.send(write(&holder, ahead, b"3")).await;
-    assert!(matches!(done, Ok(Answer::Written { .. })), "{done:?}");
+    let reply = master.send(write(&holder, number_ahead, b"3")).await;
+    assert!(matches!(reply, Ok(Answer::Written { .. })), "{reply:?}");
     let reply = master.send(read(&holder, number)).await;
-    assert_eq!(reply, Ok(Answer::CounterAbove(ahead)));
-    assert_kept(master, KEY, "the number of a value");
+    assert_eq!(reply, Ok(Answer::CounterAbove(number_ahead)));
+    assert_counter_is_month_ahead(master, KEY, "the number of a value");
     // This renewal restores a reader's lock, and must increase the fencing counter by one.
     master.keys().clear();
-    master
-        .keys()
-        .put(&counter_key(KEY), ahead.to_string().as_bytes(), Some(LONG));
-    let reader = group(&[KEY], &Mode::Class(Class::Shared), number);
+    master.keys().put(
+        &counter_key(KEY),
+        number_ahead.to_string().as_bytes(),
+        Some(LONG),
+    );
+    let reader = group_claim(&[KEY], &Mode::Class(Class::Shared), number);
     let reply = master.send(extend(&[(&reader, LONG)])).await;
     assert_eq!(reply, Ok(extended(&[Extended::Restored])));
-    assert_eq!(master.keys().counter(KEY), Some(ahead + 1));
-    assert_kept(master, KEY, "a reader that is restored");
+    assert_eq!(master.keys().counter(KEY), Some(number_ahead + 1));
+    assert_counter_is_month_ahead(master, KEY, "a reader that is restored");
 }
 
 pub async fn fencing_counter_far_ahead_of_every_clock_can_be_set_and_is_kept_for_decades(
@@ -169,11 +190,11 @@ pub async fn fencing_counter_far_ahead_of_every_clock_can_be_set_and_is_kept_for
         let reply = master.send(confirm(&holder, number)).await;
         assert_eq!(reply, Ok(Answer::Confirmed), "{number}");
         assert_eq!(master.keys().counter(KEY), Some(number));
-        let years = master
+        let ttl_years = master
             .keys()
             .ttl(&counter_key(KEY))
-            .map(|left| left.as_secs() / 86_400 / 365);
-        assert!(years >= Some(80), "{number}: {years:?}");
+            .map(|ttl_left| ttl_left.as_secs() / 86_400 / 365);
+        assert!(ttl_years >= Some(80), "{number}: {ttl_years:?}");
         let reply = master.send(release(&holder)).await;
         assert_eq!(reply, Ok(Answer::Released(true)), "{number}");
     }

@@ -17,19 +17,19 @@ const KEY: &[u8] = b"job";
 const DAY: Duration = secs(86_400);
 
 /// The key of the break record of a lock.
-fn mark(key: &[u8]) -> Vec<u8> {
+fn break_record_key(key: &[u8]) -> Vec<u8> {
     [b"quorate:broken:", key].concat()
 }
 
 pub async fn forced_release_deletes_the_lock_key_and_returns_its_value(master: &TestedMaster) {
     let counter = master.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     let reply = master.force_release(KEY).await;
-    let Ok(Answer::State(was)) = reply else {
+    let Ok(Answer::State(state)) = reply else {
         panic!("{reply:?}")
     };
-    assert_eq!(was.holder, Some(token_text(1)));
-    assert_about(was.ttl_left, LONG);
-    assert_eq!(was.counter, Some(counter));
+    assert_eq!(state.holder, Some(token_text(1)));
+    assert_about(state.ttl_left, LONG);
+    assert_eq!(state.counter, Some(counter));
     assert_eq!(master.keys().read(KEY), None);
     assert_eq!(
         master.keys().counter(KEY),
@@ -59,15 +59,19 @@ pub async fn force_released_holder_cannot_renew_after_the_next_holder_is_force_r
 /// Tests that the break record lasts for two days, regardless of the lock's TTL and the operator's `max_ttl`. Reason:
 /// other clients may use TTLs of up to a day.
 pub async fn break_record_outlives_the_longest_ttl_of_any_client(master: &TestedMaster) {
-    let short = LONG / 20;
-    let number = master.granted(acquire(&claim(KEY, 1), short, now())).await;
+    let short_ttl = LONG / 20;
+    let number = master
+        .granted(acquire(&claim(KEY, 1), short_ttl, now()))
+        .await;
     master
         .force_release(KEY)
         .await
         .expect("the force-release must succeed");
-    assert_about(master.keys().ttl(&mark(KEY)), 2 * DAY);
+    assert_about(master.keys().ttl(&break_record_key(KEY)), 2 * DAY);
     // Set a break record that expires soon. The next forced release must reset its lifetime to two days.
-    master.keys().put(&mark(KEY), b"\nanother\n", Some(secs(1)));
+    master
+        .keys()
+        .put(&break_record_key(KEY), b"\nanother\n", Some(secs(1)));
     let part = Part {
         key: KEY.into(),
         mode: Mode::Class(Class::Shared),
@@ -76,16 +80,16 @@ pub async fn break_record_outlives_the_longest_ttl_of_any_client(master: &Tested
     group.agreed(number);
     let reader = Claim::new("", KEY, token(2), true).with_fairness(Fairness::Fair(None));
     let reader = Arc::new(reader.with_group(group));
-    master.granted(acquire(&reader, short, now())).await;
+    master.granted(acquire(&reader, short_ttl, now())).await;
     master
         .force_release(KEY)
         .await
         .expect("the force-release must succeed");
-    assert_about(master.keys().ttl(&mark(KEY)), 2 * DAY);
+    assert_about(master.keys().ttl(&break_record_key(KEY)), 2 * DAY);
     assert!(
         master
             .keys()
-            .read(&mark(KEY))
+            .read(&break_record_key(KEY))
             .is_some_and(|text| text.ends_with(b"\nanother\n"))
     );
 }
@@ -112,19 +116,25 @@ pub async fn first_of_hundreds_of_force_released_holders_cannot_renew_its_lock(
     let first = Arc::new(Claim::new("", KEY, first, true));
     let reply = master.send(extend(&[(&first, LONG)])).await;
     assert_eq!(reply, Ok(extended(&[Extended::NotOurs])));
-    let mark = master.keys().read(&mark(KEY)).expect("a mark");
-    assert!(mark.len() <= 20_000, "{} bytes", mark.len());
+    let break_record_key = master.keys().read(&break_record_key(KEY)).expect("a mark");
+    assert!(
+        break_record_key.len() <= 20_000,
+        "{} bytes",
+        break_record_key.len()
+    );
 }
 
 /// A break record with room for one more lock, and then for none.
 pub async fn force_release_is_refused_if_the_break_record_is_full(master: &TestedMaster) {
-    let lines = |count: u32| -> Vec<u8> {
-        let line = |n: u32| format!("\n{n:032x}\n").into_bytes();
-        (0..count).flat_map(line).collect()
+    let record_of = |count: u32| -> Vec<u8> {
+        let record_line = |n: u32| format!("\n{n:032x}\n").into_bytes();
+        (0..count).flat_map(record_line).collect()
     };
-    let (most, of_one) = (65_536, lines(1).len());
-    let count = u32::try_from(most / of_one).expect("a small number");
-    master.keys().put(&mark(KEY), &lines(count - 1), Some(LONG));
+    let (max_len, len_of_one) = (65_536, record_of(1).len());
+    let count = u32::try_from(max_len / len_of_one).expect("a small number");
+    master
+        .keys()
+        .put(&break_record_key(KEY), &record_of(count - 1), Some(LONG));
     master.granted(acquire(&claim(KEY, 1), LONG, now())).await;
     master
         .force_release(KEY)
@@ -158,7 +168,10 @@ pub async fn forced_release_of_a_foreign_lock_writes_no_break_record(master: &Te
         .await
         .expect("the force-release must succeed");
     assert_eq!(
-        (master.keys().read(KEY), master.keys().read(&mark(KEY))),
+        (
+            master.keys().read(KEY),
+            master.keys().read(&break_record_key(KEY))
+        ),
         (None, None)
     );
 }
@@ -183,7 +196,7 @@ pub async fn forced_release_fails_and_keeps_the_lock_key_if_the_break_record_can
     master: &TestedMaster,
 ) {
     master.granted(acquire(&claim(KEY, 1), LONG, now())).await;
-    master.keys().put_foreign(&mark(KEY));
+    master.keys().put_foreign(&break_record_key(KEY));
     assert_eq!(master.force_release(KEY).await, Err(Fault::WrongType));
     assert_eq!(master.keys().read(KEY), Some(token_text(1)));
 }
@@ -211,14 +224,14 @@ pub async fn forced_release_does_not_delete_a_lock_key_of_another_data_type(mast
 pub async fn lock_that_only_another_master_has_cannot_be_renewed_after_its_forced_release(
     master: &TestedMaster,
 ) {
-    let ended = |n: u8| Ended::new(&token_text(n), &token_text(n));
+    let ended_lock = |n: u8| Ended::new(&token_text(n), &token_text(n));
     for delete in [false, true] {
         master.keys().clear();
         let reply = master
-            .send(force_release(KEY, &[ended(1), ended(2)], delete))
+            .send(force_release(KEY, &[ended_lock(1), ended_lock(2)], delete))
             .await;
         assert_eq!(reply, Ok(Answer::State(KeyState::default())));
-        assert_about(master.keys().ttl(&mark(KEY)), 2 * DAY);
+        assert_about(master.keys().ttl(&break_record_key(KEY)), 2 * DAY);
         for n in [1, 2] {
             let reply = master.send(extend(&[(&claim(KEY, n), LONG)])).await;
             assert_eq!(reply, Ok(extended(&[Extended::NotOurs])));
@@ -231,12 +244,12 @@ pub async fn lock_that_only_another_master_has_cannot_be_renewed_after_its_force
 
 pub async fn forced_release_of_other_locks_keeps_the_lock_key(master: &TestedMaster) {
     master.granted(acquire(&claim(KEY, 1), LONG, now())).await;
-    let ended = [
+    let ended_lock = [
         Ended::new(&token_text(2), &token_text(2)),
         Ended::new(b"somebody", b""),
     ];
     master
-        .send(force_release(KEY, &ended, true))
+        .send(force_release(KEY, &ended_lock, true))
         .await
         .expect("the force-release must succeed");
     assert_eq!(master.keys().read(KEY), Some(token_text(1)));
@@ -249,9 +262,9 @@ pub async fn lock_key_that_a_delayed_acquire_sets_after_a_forced_release_cannot_
     master: &TestedMaster,
 ) {
     let holder = claim(KEY, 1);
-    let ended = Ended::new(&token_text(1), &token_text(1));
+    let ended_lock = Ended::new(&token_text(1), &token_text(1));
     master
-        .send(force_release(KEY, &[ended], true))
+        .send(force_release(KEY, &[ended_lock], true))
         .await
         .expect("the force-release must succeed");
     master.granted(acquire(&holder, LONG, now())).await;
@@ -259,19 +272,19 @@ pub async fn lock_key_that_a_delayed_acquire_sets_after_a_forced_release_cannot_
     assert_eq!(reply, Ok(extended(&[Extended::NotOurs])));
     assert_about(master.keys().ttl(KEY), LONG);
     // If the break record is not readable, a lock whose key exists is renewed.
-    master.keys().put_foreign(&mark(KEY));
+    master.keys().put_foreign(&break_record_key(KEY));
     let reply = master.send(extend(&[(&holder, LONG)])).await;
     assert_eq!(reply, Ok(extended(&[Extended::Kept])));
 }
 
 pub async fn repeated_forced_release_adds_a_lock_to_the_break_record_once(master: &TestedMaster) {
-    let ended = |n: u8| Ended::new(&token_text(n), &token_text(n));
-    for ended in [ended(1), ended(2), ended(1)] {
+    let ended_lock = |n: u8| Ended::new(&token_text(n), &token_text(n));
+    for ended_lock in [ended_lock(1), ended_lock(2), ended_lock(1)] {
         master
-            .send(force_release(KEY, &[ended], true))
+            .send(force_release(KEY, &[ended_lock], true))
             .await
             .expect("the force-release must succeed");
     }
-    let lines = [b"\n", &token_text(2)[..], b"\n\n", &token_text(1), b"\n"].concat();
-    assert_eq!(master.keys().read(&mark(KEY)), Some(lines));
+    let record = [b"\n", &token_text(2)[..], b"\n\n", &token_text(1), b"\n"].concat();
+    assert_eq!(master.keys().read(&break_record_key(KEY)), Some(record));
 }

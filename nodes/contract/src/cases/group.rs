@@ -22,18 +22,18 @@ fn group(key: &[u8], class: Class, number: u64) -> Group {
     group
 }
 
-fn of_class(key: &[u8], n: u8, class: Class, number: u64) -> Arc<Claim> {
+fn class_claim(key: &[u8], n: u8, class: Class, number: u64) -> Arc<Claim> {
     let claim = Claim::new("", key, token(n), true).with_fairness(Fairness::Fair(None));
     Arc::new(claim.with_group(group(key, class, number)))
 }
 
 fn reader(key: &[u8], n: u8) -> Arc<Claim> {
-    of_class(key, n, Class::Shared, 0)
+    class_claim(key, n, Class::Shared, 0)
 }
 
 /// The claim of a shared hold that already has the fencing number `number`.
-fn taken(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
-    of_class(key, n, Class::Shared, number)
+fn fenced_reader(key: &[u8], n: u8, number: u64) -> Arc<Claim> {
+    class_claim(key, n, Class::Shared, number)
 }
 
 pub async fn shared_hold_that_joins_while_the_fencing_counter_is_missing_fails_and_is_not_recorded(
@@ -41,7 +41,7 @@ pub async fn shared_hold_that_joins_while_the_fencing_counter_is_missing_fails_a
 ) {
     for class in [Class::Shared, Class::Owner("o".into())] {
         master.keys().clear();
-        let hold = |n, number| of_class(KEY, n, class.clone(), number);
+        let hold = |n, number| class_claim(KEY, n, class.clone(), number);
         let number = master.granted(acquire(&hold(1, 0), LONG, now())).await;
         master.keys().delete(&counter_key(KEY));
         let reply = master.send(acquire(&hold(2, 0), LONG, now())).await;
@@ -54,8 +54,8 @@ pub async fn shared_hold_that_joins_while_the_fencing_counter_is_missing_fails_a
         // the same fencing number.
         let renewed = master.send(extend(&[(&hold(1, number), LONG)])).await;
         assert_eq!(renewed, Ok(extended(&[Extended::Kept])));
-        let joined = master.granted(acquire(&hold(2, 0), LONG, now())).await;
-        assert_eq!(joined, number);
+        let joined_number = master.granted(acquire(&hold(2, 0), LONG, now())).await;
+        assert_eq!(joined_number, number);
     }
 }
 
@@ -72,7 +72,7 @@ impl WakeSink for Woken {
 pub async fn repeated_acquire_of_a_shared_hold_does_not_change_its_expiry(master: &TestedMaster) {
     for class in [Class::Shared, Class::Owner("o".into())] {
         master.keys().clear();
-        let hold = of_class(KEY, 1, class, 0);
+        let hold = class_claim(KEY, 1, class, 0);
         let first = master.granted(acquire(&hold, secs(60), now())).await;
         let again = master.granted(acquire(&hold, LONG, now() + 500_000)).await;
         assert_eq!(again, first);
@@ -89,15 +89,15 @@ pub async fn reader_queued_behind_a_writer_is_woken_when_the_writer_leaves_the_q
         node: 0,
         sink: Arc::new(woken.clone()),
     });
-    let reads = of_class(KEY, 1, Class::Shared, 0);
-    master.granted(acquire(&reads, LONG, now())).await;
+    let first_reader = class_claim(KEY, 1, Class::Shared, 0);
+    master.granted(acquire(&first_reader, LONG, now())).await;
     // The reader of process 7 is queued behind a writer of another process.
     let writer = queued(KEY, 2, 1);
     let reader = Claim::new("", KEY, token(7), true)
         .with_fairness(queued(KEY, 7, 2).fairness().clone())
         .with_group(group(KEY, Class::Shared, 0));
-    for waits in [writer.clone(), Arc::new(reader)] {
-        let reply = master.send(acquire(&waits, LONG, now())).await;
+    for waiter in [writer.clone(), Arc::new(reader)] {
+        let reply = master.send(acquire(&waiter, LONG, now())).await;
         assert!(matches!(reply, Ok(Answer::Refused { .. })), "{reply:?}");
     }
     let reply = master.send(release(&writer)).await;
@@ -121,11 +121,15 @@ pub async fn renewal_of_a_force_released_reader_does_not_join_the_readers_that_c
     let writer = claim(KEY, 2);
     master.granted(acquire(&writer, LONG, now())).await;
     master.send(release(&writer)).await.expect("released");
-    let late = master.granted(acquire(&reader(KEY, 3), LONG, now())).await;
-    let kept = master.send(extend(&[(&taken(KEY, 1, number), LONG)])).await;
-    assert_eq!(kept, Ok(extended(&[Extended::NotOurs])));
-    let kept = master.send(extend(&[(&taken(KEY, 3, late), LONG)])).await;
-    assert_eq!(kept, Ok(extended(&[Extended::Kept])));
+    let later_number = master.granted(acquire(&reader(KEY, 3), LONG, now())).await;
+    let reply = master
+        .send(extend(&[(&fenced_reader(KEY, 1, number), LONG)]))
+        .await;
+    assert_eq!(reply, Ok(extended(&[Extended::NotOurs])));
+    let reply = master
+        .send(extend(&[(&fenced_reader(KEY, 3, later_number), LONG)]))
+        .await;
+    assert_eq!(reply, Ok(extended(&[Extended::Kept])));
     let holds = master.status(KEY).await.holds;
     let values: Vec<_> = holds.iter().map(|hold| hold.value.clone()).collect();
     assert_eq!(values, [token_text(3)]);
@@ -138,7 +142,7 @@ pub async fn shared_hold_acquired_after_a_forced_release_is_restored_by_its_rene
 ) {
     for class in [Class::Shared, Class::Owner("job 7".into())] {
         master.keys().clear();
-        let hold = |n, number| of_class(KEY, n, class.clone(), number);
+        let hold = |n, number| class_claim(KEY, n, class.clone(), number);
         let number = master.granted(acquire(&hold(1, 0), LONG, now())).await;
         let joined = master.granted(acquire(&hold(2, 0), LONG, now())).await;
         assert_eq!(joined, number);
@@ -148,22 +152,22 @@ pub async fn shared_hold_acquired_after_a_forced_release_is_restored_by_its_rene
             .expect("the force-release must succeed");
         // The renewal must fail for every hold from before the forced release, even if this master has not received its
         // number (hold 2) or its acquire (hold 3).
-        for broken in [hold(1, number), hold(2, number + 7), hold(3, number)] {
-            let kept = master.send(extend(&[(&broken, LONG)])).await;
-            assert_eq!(kept, Ok(extended(&[Extended::NotOurs])));
+        for force_released in [hold(1, number), hold(2, number + 7), hold(3, number)] {
+            let reply = master.send(extend(&[(&force_released, LONG)])).await;
+            assert_eq!(reply, Ok(extended(&[Extended::NotOurs])));
         }
         assert_eq!(master.keys().read(KEY), None);
-        let later = hold(4, number + 8);
-        let kept = master.send(extend(&[(&later, LONG)])).await;
-        assert_eq!(kept, Ok(extended(&[Extended::Restored])));
-        // Force-release the lock while it has only the restored hold `later`. After that, no hold can be renewed.
+        let later_hold = hold(4, number + 8);
+        let reply = master.send(extend(&[(&later_hold, LONG)])).await;
+        assert_eq!(reply, Ok(extended(&[Extended::Restored])));
+        // Force-release the lock while it has only the restored hold `later_hold`. After that, no hold can be renewed.
         master
             .force_release(KEY)
             .await
             .expect("the force-release must succeed");
-        for broken in [later, hold(1, number), hold(2, number + 7)] {
-            let kept = master.send(extend(&[(&broken, LONG)])).await;
-            assert_eq!(kept, Ok(extended(&[Extended::NotOurs])));
+        for force_released in [later_hold, hold(1, number), hold(2, number + 7)] {
+            let reply = master.send(extend(&[(&force_released, LONG)])).await;
+            assert_eq!(reply, Ok(extended(&[Extended::NotOurs])));
         }
     }
 }
@@ -178,10 +182,10 @@ pub async fn lock_on_several_resources_is_refused_while_one_lock_key_has_a_forei
     for foreign in [&b"x"[..], b"1", b""] {
         master.keys().clear();
         master.keys().put(KEY, foreign, Some(LONG));
-        let both = Group::new(vec![part(KEY), part(b"other")]);
+        let group = Group::new(vec![part(KEY), part(b"other")]);
         let claim = Claim::new("", KEY, token(1), true).with_fairness(Fairness::Fair(None));
         let reply = master
-            .send(acquire(&Arc::new(claim.with_group(both)), LONG, now()))
+            .send(acquire(&Arc::new(claim.with_group(group)), LONG, now()))
             .await;
         assert!(matches!(reply, Ok(Answer::Refused { .. })), "{reply:?}");
         assert_eq!(master.keys().read(KEY).as_deref(), Some(foreign));
@@ -197,19 +201,23 @@ pub async fn downgrade_of_a_force_released_lock_is_refused_with_the_remaining_tt
         .await
         .expect("the force-release must succeed");
     master.granted(acquire(&claim(KEY, 2), LONG, now())).await;
-    let reads = Claim::new("", KEY, token(3), true).with_fairness(Fairness::Fair(None));
-    let instead = group(KEY, Class::Shared, 0).instead_of(token(1));
+    let reader = Claim::new("", KEY, token(3), true).with_fairness(Fairness::Fair(None));
+    let reader_group = group(KEY, Class::Shared, 0).instead_of(token(1));
     let reply = master
-        .send(acquire(&Arc::new(reads.with_group(instead)), LONG, now()))
+        .send(acquire(
+            &Arc::new(reader.with_group(reader_group)),
+            LONG,
+            now(),
+        ))
         .await;
     let Ok(Answer::Refused {
-        ttl_left: Some(left),
+        ttl_left: Some(ttl_left),
         ..
     }) = reply
     else {
         panic!("{reply:?}")
     };
-    assert!(left > LONG / 2, "{left:?}");
+    assert!(ttl_left > LONG / 2, "{ttl_left:?}");
 }
 
 /// Tests an acquire that the network delays until after the force-release of its lock.
@@ -220,36 +228,36 @@ pub async fn hold_that_a_delayed_acquire_takes_after_a_forced_release_cannot_be_
         key: key.into(),
         mode: Mode::Exclusive,
     };
-    let both = Group::new(vec![part(KEY), part(b"other")]);
-    both.agreed(1);
-    let both = Claim::new("", KEY, token(1), true).with_group(both);
-    let ended = |value: &[u8], record: &[u8]| Ended::new(value, record);
+    let claim = Group::new(vec![part(KEY), part(b"other")]);
+    claim.agreed(1);
+    let claim = Claim::new("", KEY, token(1), true).with_group(claim);
+    let ended_lock = |value: &[u8], record: &[u8]| Ended::new(value, record);
     master
         .send(force_release(
             KEY,
-            &[ended(&token_text(1), &token_text(1))],
+            &[ended_lock(&token_text(1), &token_text(1))],
             true,
         ))
         .await
         .expect("the force-release must succeed");
-    let both = Arc::new(both.with_fairness(Fairness::Fair(None)));
-    master.granted(acquire(&both, LONG, now())).await;
-    let kept = master.send(extend(&[(&both, LONG)])).await;
-    assert_eq!(kept, Ok(extended(&[Extended::NotOurs, Extended::Kept])));
+    let claim = Arc::new(claim.with_fairness(Fairness::Fair(None)));
+    master.granted(acquire(&claim, LONG, now())).await;
+    let renewal = master.send(extend(&[(&claim, LONG)])).await;
+    assert_eq!(renewal, Ok(extended(&[Extended::NotOurs, Extended::Kept])));
     for class in [Class::Shared, Class::Owner("job 7".into())] {
         master.keys().clear();
         let marker = class.marker();
         let record = [&marker[..], b"\t0\n", &token_text(1)].concat();
         master
-            .send(force_release(KEY, &[ended(&marker, &record)], true))
+            .send(force_release(KEY, &[ended_lock(&marker, &record)], true))
             .await
             .expect("the force-release must succeed");
-        let hold = |n, number| of_class(KEY, n, class.clone(), number);
+        let hold = |n, number| class_claim(KEY, n, class.clone(), number);
         let number = master.granted(acquire(&hold(1, 0), LONG, now())).await;
         master.granted(acquire(&hold(2, 0), LONG, now())).await;
-        let kept = |n| master.send(extend(&[(&hold(n, number), LONG)]));
-        assert_eq!(kept(1).await, Ok(extended(&[Extended::NotOurs])));
-        assert_eq!(kept(2).await, Ok(extended(&[Extended::Kept])));
+        let renewal = |n| master.send(extend(&[(&hold(n, number), LONG)]));
+        assert_eq!(renewal(1).await, Ok(extended(&[Extended::NotOurs])));
+        assert_eq!(renewal(2).await, Ok(extended(&[Extended::Kept])));
     }
 }
 
@@ -264,9 +272,9 @@ pub async fn forced_release_keeps_a_shared_lock_with_a_hold_that_joined_later(
         .send(force_release(KEY, &ended, true))
         .await
         .expect("the force-release must succeed");
-    let kept = |n| master.send(extend(&[(&taken(KEY, n, number), LONG)]));
-    assert_eq!(kept(1).await, Ok(extended(&[Extended::NotOurs])));
-    assert_eq!(kept(2).await, Ok(extended(&[Extended::Kept])));
+    let renew_hold = |n| master.send(extend(&[(&fenced_reader(KEY, n, number), LONG)]));
+    assert_eq!(renew_hold(1).await, Ok(extended(&[Extended::NotOurs])));
+    assert_eq!(renew_hold(2).await, Ok(extended(&[Extended::Kept])));
     let ended = Ended::all([master.status(KEY).await].iter());
     master
         .send(force_release(KEY, &ended, true))
@@ -284,36 +292,44 @@ pub async fn downgrade_of_a_force_released_lock_is_refused_even_if_the_lock_key_
         .await
         .expect("the force-release must succeed");
     master.granted(acquire(&claim(KEY, 1), LONG, now())).await;
-    let reads = Claim::new("", KEY, token(3), true).with_fairness(Fairness::Fair(None));
-    let instead = group(KEY, Class::Shared, 0).instead_of(token(1));
+    let reader = Claim::new("", KEY, token(3), true).with_fairness(Fairness::Fair(None));
+    let reader_group = group(KEY, Class::Shared, 0).instead_of(token(1));
     let reply = master
-        .send(acquire(&Arc::new(reads.with_group(instead)), LONG, now()))
+        .send(acquire(
+            &Arc::new(reader.with_group(reader_group)),
+            LONG,
+            now(),
+        ))
         .await;
     assert!(matches!(reply, Ok(Answer::Refused { .. })), "{reply:?}");
 }
 
 pub async fn writer_that_becomes_a_reader_leaves_the_queue(master: &TestedMaster) {
-    let place = || {
+    let fairness = || {
         Fairness::Fair(Some(Box::new(Ticket {
             waiter: "0000000000000007:1".into(),
             number: 1,
             heartbeat: LONG,
         })))
     };
-    let writes = Claim::new("", KEY, token(1), true).with_fairness(place());
+    let writer = Claim::new("", KEY, token(1), true).with_fairness(fairness());
     master
-        .granted(acquire(&Arc::new(writes), LONG, now()))
+        .granted(acquire(&Arc::new(writer), LONG, now()))
         .await;
-    let reads = Claim::new("", KEY, token(2), true).with_fairness(place());
-    let instead = group(KEY, Class::Shared, 0).instead_of(token(1));
+    let reader = Claim::new("", KEY, token(2), true).with_fairness(fairness());
+    let reader_group = group(KEY, Class::Shared, 0).instead_of(token(1));
     master
-        .granted(acquire(&Arc::new(reads.with_group(instead)), LONG, now()))
+        .granted(acquire(
+            &Arc::new(reader.with_group(reader_group)),
+            LONG,
+            now(),
+        ))
         .await;
     let waiters = master.status(KEY).await.queue;
     assert!(waiters.is_empty(), "no place may be left: {waiters:?}");
 }
 
-fn unknown() -> Extended {
+fn unknown_extension() -> Extended {
     let why = "the lock is not renewed, because another program wrote to one of its keys";
     Extended::Unknown(Fault::Server(why.into()))
 }
@@ -326,7 +342,7 @@ pub async fn lock_with_a_malformed_fencing_counter_does_not_affect_the_renewal_o
         let mut items = Vec::new();
         for key in [&b"bad"[..], b"good"] {
             let number = master.granted(acquire(&reader(key, 1), LONG, now())).await;
-            items.push(taken(key, 1, number));
+            items.push(fenced_reader(key, 1, number));
         }
         match malformed {
             Some(text) => master.keys().put(&counter_key(b"bad"), text, None),
@@ -335,25 +351,31 @@ pub async fn lock_with_a_malformed_fencing_counter_does_not_affect_the_renewal_o
         let reply = master
             .send(extend(&[(&items[0], LONG), (&items[1], LONG)]))
             .await;
-        assert_eq!(reply, Ok(extended(&[unknown(), Extended::Kept])));
+        assert_eq!(reply, Ok(extended(&[unknown_extension(), Extended::Kept])));
     }
 }
 
 pub async fn break_record_of_another_data_type_does_not_affect_the_renewal_of_other_locks(
     master: &TestedMaster,
 ) {
-    let broken = |key: &[u8]| [b"quorate:broken:", key].concat();
-    master.keys().put_foreign(&broken(b"bad"));
+    let break_record_key = |key: &[u8]| [b"quorate:broken:", key].concat();
+    master.keys().put_foreign(&break_record_key(b"bad"));
     let (bad, good) = (claim(b"bad", 1), claim(b"good", 1));
     let reply = master.send(extend(&[(&bad, LONG), (&good, LONG)])).await;
-    assert_eq!(reply, Ok(extended(&[unknown(), Extended::Restored])));
+    assert_eq!(
+        reply,
+        Ok(extended(&[unknown_extension(), Extended::Restored]))
+    );
     assert_eq!(
         master.keys().read(b"bad"),
         None,
         "the lock must not be restored, because it may have been force-released"
     );
-    let (bad, good) = (taken(b"bad", 1, 7), taken(b"good", 1, 7));
+    let (bad, good) = (fenced_reader(b"bad", 1, 7), fenced_reader(b"good", 1, 7));
     master.keys().delete(b"good");
     let reply = master.send(extend(&[(&bad, LONG), (&good, LONG)])).await;
-    assert_eq!(reply, Ok(extended(&[unknown(), Extended::Restored])));
+    assert_eq!(
+        reply,
+        Ok(extended(&[unknown_extension(), Extended::Restored]))
+    );
 }

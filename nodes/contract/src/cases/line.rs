@@ -17,16 +17,16 @@ use crate::time::{eventually, ms, secs};
 const KEY: &[u8] = b"job";
 
 /// A short heartbeat time. It is long enough for the requests of a test, and short enough to wait for its end.
-const BLINK: Duration = ms(300);
+const SHORT_HEARTBEAT: Duration = ms(300);
 
 /// A claim from a client that uses queues but is not queued.
-fn no_place(key: &[u8], n: u8) -> Arc<Claim> {
+fn unqueued_claim(key: &[u8], n: u8) -> Arc<Claim> {
     let claim = Claim::new("", key, token(n), true);
     Arc::new(claim.with_fairness(Fairness::Fair(None)))
 }
 
 /// The largest ticket in the answer to a refused acquire.
-async fn ticket(master: &TestedMaster, request: Request) -> u64 {
+async fn largest_ticket(master: &TestedMaster, request: Request) -> u64 {
     match master.send(request).await {
         Ok(Answer::Refused {
             line: Some(line), ..
@@ -36,12 +36,12 @@ async fn ticket(master: &TestedMaster, request: Request) -> u64 {
 }
 
 /// The name of a kind of lock, the key of its queue, and two claims that wait in that queue.
-type Waiters = (&'static str, Vec<u8>, [Arc<Claim>; 2]);
+type QueuedPair = (&'static str, Vec<u8>, [Arc<Claim>; 2]);
 
 /// Claims with the tickets 5 and 8 that wait for four kinds of locks: a plain lock, a lock on several resources, a lock
 /// with readers, and a semaphore.
-fn waiters() -> [Waiters; 4] {
-    let two = |with: &dyn Fn(Claim) -> Claim, key: &[u8]| {
+fn queued_pairs() -> [QueuedPair; 4] {
+    let claim_pair = |with: &dyn Fn(Claim) -> Claim, key: &[u8]| {
         [(3, 5), (4, 8)].map(|(n, number)| {
             let fairness = queued(KEY, n, number).fairness().clone();
             let claim = Claim::new("", key, token(n), true).with_fairness(fairness);
@@ -56,49 +56,57 @@ fn waiters() -> [Waiters; 4] {
         }
     };
     let permit = || Permit::new(KEY.into(), 0, 1);
-    let of_permit = |claim: Claim| claim.with_permit(permit());
+    let with_permit = |claim: Claim| claim.with_permit(permit());
     let shared = Mode::Class(Class::Shared);
     [
-        ("plain", KEY.to_vec(), two(&|claim| claim, KEY)),
-        ("several", KEY.to_vec(), two(&group(Mode::Exclusive), KEY)),
-        ("readers", KEY.to_vec(), two(&group(shared), KEY)),
+        ("plain", KEY.to_vec(), claim_pair(&|claim| claim, KEY)),
+        (
+            "several",
+            KEY.to_vec(),
+            claim_pair(&group(Mode::Exclusive), KEY),
+        ),
+        ("readers", KEY.to_vec(), claim_pair(&group(shared), KEY)),
         (
             "permits",
             permit().line().to_vec(),
-            two(&of_permit, &permit().key()),
+            claim_pair(&with_permit, &permit().key()),
         ),
     ]
 }
 
 pub async fn heartbeat_restores_a_missing_ticket_key(master: &TestedMaster) {
-    for (kind, line, [first, last]) in waiters() {
+    for (kind, queue_key, [first, last]) in queued_pairs() {
         master.keys().clear();
         // Let another client hold the lock, so that the claims have to wait.
         master
             .keys()
             .put(first.key(), b"another client", Some(LONG));
         assert_eq!(
-            ticket(master, acquire(&first, LONG, now())).await,
+            largest_ticket(master, acquire(&first, LONG, now())).await,
             5,
             "{kind}"
         );
         assert_eq!(
-            ticket(master, acquire(&last, LONG, now())).await,
+            largest_ticket(master, acquire(&last, LONG, now())).await,
             8,
             "{kind}"
         );
-        master.keys().delete_ticket(&line);
+        master.keys().delete_ticket(&queue_key);
         // The answer contains the largest ticket of all waiters, so that the next waiter is queued behind them.
         assert_eq!(
-            ticket(master, acquire(&first, LONG, now())).await,
+            largest_ticket(master, acquire(&first, LONG, now())).await,
             8,
             "{kind}"
         );
-        let ends = master.keys().ttl(&[b"quorate:ticket:", &line[..]].concat());
-        let queue = master.keys().ttl(&[b"quorate:queue:", &line[..]].concat());
+        let ticket_ttl = master
+            .keys()
+            .ttl(&[b"quorate:ticket:", &queue_key[..]].concat());
+        let queue_ttl = master
+            .keys()
+            .ttl(&[b"quorate:queue:", &queue_key[..]].concat());
         assert!(
-            ends >= queue,
-            "{kind}: the ticket key must not expire before the queue: {ends:?} {queue:?}"
+            ticket_ttl >= queue_ttl,
+            "{kind}: the ticket key must not expire before the queue: {ticket_ttl:?} {queue_ttl:?}"
         );
     }
 }
@@ -107,19 +115,19 @@ pub async fn heartbeat_restores_a_missing_ticket_key(master: &TestedMaster) {
 pub async fn missing_ticket_key_is_restored_to_the_largest_ticket_even_by_a_waiter_with_a_smaller_one(
     master: &TestedMaster,
 ) {
-    for (kind, line, [first, last]) in waiters() {
+    for (kind, queue_key, [first, last]) in queued_pairs() {
         master.keys().clear();
         master
             .keys()
             .put(first.key(), b"another client", Some(LONG));
         assert_eq!(
-            ticket(master, acquire(&last, LONG, now())).await,
+            largest_ticket(master, acquire(&last, LONG, now())).await,
             8,
             "{kind}"
         );
-        master.keys().delete_ticket(&line);
+        master.keys().delete_ticket(&queue_key);
         assert_eq!(
-            ticket(master, acquire(&first, LONG, now())).await,
+            largest_ticket(master, acquire(&first, LONG, now())).await,
             8,
             "{kind}"
         );
@@ -138,7 +146,7 @@ impl WakeSink for Woken {
 
 impl Woken {
     /// Collects the wake-ups that this master sends to process `n`.
-    fn of(master: &TestedMaster, n: u8) -> Self {
+    fn subscribe(master: &TestedMaster, n: u8) -> Self {
         let woken = Self::default();
         master.node().subscribe(Subscriber {
             process: format!("{n:016x}").into(),
@@ -155,30 +163,38 @@ impl Woken {
 }
 
 /// A claim of process `n` with the ticket `number`, whose place in the queue expires after `heartbeat`.
-fn queued_for(n: u8, number: u64, heartbeat: Duration) -> Arc<Claim> {
-    let place = Ticket {
+fn queued_with_heartbeat(n: u8, number: u64, heartbeat: Duration) -> Arc<Claim> {
+    let ticket = Ticket {
         waiter: format!("{n:016x}:1").into(),
         number,
         heartbeat,
     };
     let claim = Claim::new("", KEY, token(n), true);
-    Arc::new(claim.with_fairness(Fairness::Fair(Some(Box::new(place)))))
+    Arc::new(claim.with_fairness(Fairness::Fair(Some(Box::new(ticket)))))
 }
 
 pub async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_has_not_ended(
     master: &TestedMaster,
 ) {
-    let living = Woken::of(master, 7);
+    let live_wake_ups = Woken::subscribe(master, 7);
     master.keys().put(KEY, b"another client", Some(LONG));
-    ticket(master, acquire(&queued_for(7, 5, secs(240)), LONG, now())).await;
-    ticket(master, acquire(&queued_for(6, 3, BLINK), LONG, now())).await;
-    tokio::time::sleep(2 * BLINK).await;
+    largest_ticket(
+        master,
+        acquire(&queued_with_heartbeat(7, 5, secs(240)), LONG, now()),
+    )
+    .await;
+    largest_ticket(
+        master,
+        acquire(&queued_with_heartbeat(6, 3, SHORT_HEARTBEAT), LONG, now()),
+    )
+    .await;
+    tokio::time::sleep(2 * SHORT_HEARTBEAT).await;
     // The waiter with ticket 3 is dead, but is still the first in the queue, because no request has removed dead
     // waiters.
     let reply = master.force_release(KEY).await;
     assert!(matches!(reply, Ok(Answer::State(_))), "{reply:?}");
     eventually("the waiter that is alive must be woken", || {
-        living.contains(KEY)
+        live_wake_ups.contains(KEY)
     })
     .await;
 }
@@ -186,40 +202,46 @@ pub async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_has_not_
 pub async fn ticket_key_of_a_new_queue_expires_with_its_only_waiter(master: &TestedMaster) {
     master.keys().put(KEY, b"another client", Some(LONG));
     // The waiter `first` has left. Its long heartbeat time must not affect the ticket key that `second` creates.
-    let first = queued_for(7, 5, secs(240));
-    ticket(master, acquire(&first, LONG, now())).await;
+    let first = queued_with_heartbeat(7, 5, secs(240));
+    largest_ticket(master, acquire(&first, LONG, now())).await;
     let left = master.send(release(&first)).await;
     assert_eq!(left, Ok(Answer::Released(false)));
     master.keys().delete_ticket(KEY);
-    let second = queued_for(6, 3, BLINK);
-    assert_eq!(ticket(master, acquire(&second, LONG, now())).await, 3);
-    tokio::time::sleep(2 * BLINK).await;
-    let third = queued_for(5, 1, secs(240));
-    assert_eq!(ticket(master, acquire(&third, LONG, now())).await, 1);
+    let second = queued_with_heartbeat(6, 3, SHORT_HEARTBEAT);
+    assert_eq!(
+        largest_ticket(master, acquire(&second, LONG, now())).await,
+        3
+    );
+    tokio::time::sleep(2 * SHORT_HEARTBEAT).await;
+    let third = queued_with_heartbeat(5, 1, secs(240));
+    assert_eq!(
+        largest_ticket(master, acquire(&third, LONG, now())).await,
+        1
+    );
 }
 
 pub async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_ticket_key_was_restored(
     master: &TestedMaster,
 ) {
-    let woken = Woken::of(master, 7);
+    let woken = Woken::subscribe(master, 7);
     let held: Vec<_> = (1..=6)
-        .map(|n| no_place(&[KEY, &[b'0' + n]].concat(), n))
+        .map(|n| unqueued_claim(&[KEY, &[b'0' + n]].concat(), n))
         .collect();
     for holder in &held {
         master.granted(acquire(holder, LONG, now())).await;
     }
     let lock = held[3].key();
     let waits = queued(lock, 7, 3);
-    ticket(master, acquire(&waits, LONG, now())).await;
+    largest_ticket(master, acquire(&waits, LONG, now())).await;
     master.keys().delete_ticket(lock);
-    ticket(master, acquire(&waits, LONG, now())).await;
+    largest_ticket(master, acquire(&waits, LONG, now())).await;
     // While this status request runs, the node collects the following releases, and sends them together as one call.
     let mut replies = ReplyCollector::new();
     replies.send(master.node(), 0, status(lock));
     for (n, holder) in held.iter().enumerate() {
         replies.send(master.node(), 1 + n, release(holder));
     }
-    for (n, reply) in replies.all(1 + held.len()).await {
+    for (n, reply) in replies.collect(1 + held.len()).await {
         assert!(
             n == 0 || reply == Ok(Answer::Released(true)),
             "{n}: {reply:?}"
@@ -230,15 +252,15 @@ pub async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_ticket_key_
     })
     .await;
     // Even in a batch with other acquires, an acquire that is not queued must not overtake the queued waiter.
-    let tries: Vec<_> = (0..12)
-        .map(|n| no_place(&[KEY, &[b'0' + n]].concat(), 20 + n))
+    let claims: Vec<_> = (0..12)
+        .map(|n| unqueued_claim(&[KEY, &[b'0' + n]].concat(), 20 + n))
         .collect();
-    for (n, try_it) in tries.iter().enumerate() {
-        replies.send(master.node(), n, acquire(try_it, LONG, now()));
+    for (n, claim) in claims.iter().enumerate() {
+        replies.send(master.node(), n, acquire(claim, LONG, now()));
     }
-    for (n, reply) in replies.all(tries.len()).await {
+    for (n, reply) in replies.collect(claims.len()).await {
         let granted = matches!(reply, Ok(Answer::Granted { .. }));
-        assert_eq!(granted, tries[n].key() != lock, "{n}: {reply:?}");
+        assert_eq!(granted, claims[n].key() != lock, "{n}: {reply:?}");
     }
     master.granted(acquire(&waits, LONG, now())).await;
 }

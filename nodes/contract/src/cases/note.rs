@@ -16,18 +16,18 @@ use crate::time::{eventually, ms, secs};
 const KEY: &[u8] = b"job";
 
 /// A note is kept for this many times the remaining TTL of its lock.
-const NOTE_LIVES: u32 = 4;
+const NOTE_TTL_FACTOR: u32 = 4;
 
 fn note_key(key: &[u8]) -> Vec<u8> {
     [b"quorate:note:", key].concat()
 }
 
-/// A request that writes the note of one holder, whose machine is `host`. If `announce` is true, the master also
+/// A request that writes the note of one holder, whose machine is `host_of`. If `announce` is true, the master also
 /// announces the holder to observers as a new leader.
-fn note(claim: &Arc<Claim>, host: &str, announce: bool) -> Request {
+fn note(claim: &Arc<Claim>, host_of: &str, announce: bool) -> Request {
     let item = NoteItem {
         claim: claim.clone(),
-        says: format!("7\t{host}\tprogram\ta text").into(),
+        says: format!("7\t{host_of}\tprogram\ta text").into(),
         since: 1_000,
         announce,
     };
@@ -37,12 +37,12 @@ fn note(claim: &Arc<Claim>, host: &str, announce: bool) -> Request {
     }
 }
 
-fn host(note: Option<Note>) -> Option<String> {
+fn host_of(note: Option<Note>) -> Option<String> {
     note.map(|note| note.host)
 }
 
-fn written(yes: bool) -> Answer {
-    Answer::Noted(vec![yes])
+fn noted_answer(is_written: bool) -> Answer {
+    Answer::Noted(vec![is_written])
 }
 
 pub async fn status_shows_the_holders_note_which_outlives_the_lock_key(master: &TestedMaster) {
@@ -51,18 +51,21 @@ pub async fn status_shows_the_holders_note_which_outlives_the_lock_key(master: &
     assert_eq!(master.status(KEY).await.note, None);
     assert_eq!(
         master.send(note(&holder, "one", false)).await,
-        Ok(written(true))
+        Ok(noted_answer(true))
     );
-    let shown = master.status(KEY).await.note.expect("a note");
-    assert_eq!((&*shown.host, shown.pid), ("one", 7));
-    assert_eq!(shown.process, "program");
-    assert_eq!(shown.text.as_deref(), Some("a text"));
-    assert_about(master.keys().ttl(&note_key(KEY)), NOTE_LIVES * LONG);
+    let shown_note = master.status(KEY).await.note.expect("a note");
+    assert_eq!((&*shown_note.host, shown_note.pid), ("one", 7));
+    assert_eq!(shown_note.process, "program");
+    assert_eq!(shown_note.text.as_deref(), Some("a text"));
+    assert_about(master.keys().ttl(&note_key(KEY)), NOTE_TTL_FACTOR * LONG);
     assert_eq!(
         master.send(note(&holder, "two", false)).await,
-        Ok(written(true))
+        Ok(noted_answer(true))
     );
-    assert_eq!(host(master.status(KEY).await.note).as_deref(), Some("two"));
+    assert_eq!(
+        host_of(master.status(KEY).await.note).as_deref(),
+        Some("two")
+    );
 }
 
 pub async fn status_shows_the_term_of_a_leader_with_or_without_a_note(master: &TestedMaster) {
@@ -82,10 +85,13 @@ pub async fn status_shows_the_term_of_a_leader_with_or_without_a_note(master: &T
         let items = [item].into();
         assert_eq!(
             master.send(Request::Note { items }).await,
-            Ok(written(true))
+            Ok(noted_answer(true))
         );
         let state = master.status(KEY).await;
-        assert_eq!((host(state.note).as_deref(), state.term), (host_told, term));
+        assert_eq!(
+            (host_of(state.note).as_deref(), state.term),
+            (host_told, term)
+        );
     }
 }
 
@@ -96,7 +102,10 @@ pub async fn note_that_is_written_again_after_an_extension_expires_later(master:
         .send(note(&holder, "one", false))
         .await
         .expect("the master must answer the request");
-    assert_about(master.keys().ttl(&note_key(KEY)), NOTE_LIVES * secs(100));
+    assert_about(
+        master.keys().ttl(&note_key(KEY)),
+        NOTE_TTL_FACTOR * secs(100),
+    );
     master
         .send(extend(&[(&holder, LONG)]))
         .await
@@ -105,7 +114,7 @@ pub async fn note_that_is_written_again_after_an_extension_expires_later(master:
         .send(note(&holder, "one", false))
         .await
         .expect("the master must answer the request");
-    assert_about(master.keys().ttl(&note_key(KEY)), NOTE_LIVES * LONG);
+    assert_about(master.keys().ttl(&note_key(KEY)), NOTE_TTL_FACTOR * LONG);
 }
 
 pub async fn renewal_extends_the_note_and_reports_a_missing_note(master: &TestedMaster) {
@@ -118,8 +127,11 @@ pub async fn renewal_extends_the_note_and_reports_a_missing_note(master: &Tested
     let extended = |lock| Ok(Answer::Extended(vec![lock]));
     let renewed = master.send(extend(&[(&holder, LONG)])).await;
     assert_eq!(renewed, extended(Extended::Kept));
-    assert_about(master.keys().ttl(&note_key(KEY)), NOTE_LIVES * LONG);
-    assert_eq!(host(master.status(KEY).await.note).as_deref(), Some("one"));
+    assert_about(master.keys().ttl(&note_key(KEY)), NOTE_TTL_FACTOR * LONG);
+    assert_eq!(
+        host_of(master.status(KEY).await.note).as_deref(),
+        Some("one")
+    );
     master.keys().delete(&note_key(KEY));
     let renewed = master.send(extend(&[(&holder, LONG)])).await;
     assert_eq!(renewed, extended(Extended::Unnoted));
@@ -158,7 +170,10 @@ pub async fn renewal_without_the_note_flag_leaves_the_note_unchanged(master: &Te
     let kept = Ok(Answer::Extended(vec![Extended::Kept]));
     assert_eq!(master.send(alone()).await, kept);
     assert_about(master.keys().ttl(KEY), LONG);
-    assert_about(master.keys().ttl(&note_key(KEY)), NOTE_LIVES * secs(100));
+    assert_about(
+        master.keys().ttl(&note_key(KEY)),
+        NOTE_TTL_FACTOR * secs(100),
+    );
     master.keys().delete(&note_key(KEY));
     assert_eq!(master.send(alone()).await, kept);
 }
@@ -183,7 +198,7 @@ pub async fn only_the_holder_of_the_lock_can_write_a_note(master: &TestedMaster)
     let unknown = claim(KEY, 2);
     assert_eq!(
         master.send(note(&unknown, "two", false)).await,
-        Ok(written(false))
+        Ok(noted_answer(false))
     );
     let holder = claim(KEY, 1);
     master.granted(acquire(&holder, LONG, now())).await;
@@ -193,9 +208,12 @@ pub async fn only_the_holder_of_the_lock_can_write_a_note(master: &TestedMaster)
         .expect("the master must answer the request");
     assert_eq!(
         master.send(note(&unknown, "two", true)).await,
-        Ok(written(false))
+        Ok(noted_answer(false))
     );
-    assert_eq!(host(master.status(KEY).await.note).as_deref(), Some("one"));
+    assert_eq!(
+        host_of(master.status(KEY).await.note).as_deref(),
+        Some("one")
+    );
 }
 
 pub async fn release_removes_only_the_note_of_the_released_holder(master: &TestedMaster) {
@@ -211,7 +229,10 @@ pub async fn release_removes_only_the_note_of_the_released_holder(master: &Teste
         master.send(release(&late)).await,
         Ok(Answer::Released(false))
     );
-    assert_eq!(host(master.status(KEY).await.note).as_deref(), Some("one"));
+    assert_eq!(
+        host_of(master.status(KEY).await.note).as_deref(),
+        Some("one")
+    );
     assert_eq!(
         master.send(release(&holder)).await,
         Ok(Answer::Released(true))
@@ -267,7 +288,7 @@ pub async fn refusal_of_an_ordered_acquire_contains_the_holders_note(master: &Te
         };
         let line = line.expect("a line");
         assert_eq!(line.holder, Some(token_text(1)));
-        assert_eq!(host(line.note), known);
+        assert_eq!(host_of(line.note), known);
         master
             .send(note(&holder, "one", false))
             .await
@@ -282,10 +303,10 @@ pub async fn forced_release_returns_and_removes_the_note(master: &TestedMaster) 
         .send(note(&holder, "one", false))
         .await
         .expect("the master must answer the request");
-    let Ok(Answer::State(was)) = master.force_release(KEY).await else {
+    let Ok(Answer::State(state)) = master.force_release(KEY).await else {
         panic!("no state")
     };
-    assert_eq!(host(was.note).as_deref(), Some("one"));
+    assert_eq!(host_of(state.note).as_deref(), Some("one"));
     assert_eq!(master.keys().read(&note_key(KEY)), None);
 }
 
@@ -295,7 +316,7 @@ pub async fn note_key_of_another_data_type_is_ignored(master: &TestedMaster) {
     master.granted(acquire(&holder, LONG, now())).await;
     assert_eq!(
         master.send(note(&holder, "one", false)).await,
-        Ok(written(false))
+        Ok(noted_answer(false))
     );
     assert_eq!(master.status(KEY).await.holder, Some(token_text(1)));
     let reply = master.send(acquire(&queued(KEY, 2, 2), LONG, now())).await;
@@ -316,7 +337,7 @@ pub async fn note_key_of_another_data_type_is_ignored(master: &TestedMaster) {
     let other = claim(b"other", 1);
     assert_eq!(
         master.send(note(&other, "one", false)).await,
-        Ok(written(false))
+        Ok(noted_answer(false))
     );
 }
 
@@ -336,14 +357,14 @@ pub async fn withdrawn_claim_in_a_request_for_several_notes_gets_no_note(master:
     let reply = master.send(Request::Note {
         items: items.into(),
     });
-    assert_eq!(note_keys(master, reply.await), (false, true));
+    assert_eq!(written_notes(master, reply.await), (false, true));
 }
 
-fn note_keys(master: &TestedMaster, reply: Result<Answer, Fault>) -> (bool, bool) {
+fn written_notes(master: &TestedMaster, reply: Result<Answer, Fault>) -> (bool, bool) {
     // The withdrawn claim must get the answer `false`, and its note must not be written.
     assert_eq!(reply, Ok(Answer::Noted(vec![false, true])));
-    let there = |key: &[u8]| master.keys().read(&note_key(key)).is_some();
-    (there(b"a"), there(b"b"))
+    let has_note = |key: &[u8]| master.keys().read(&note_key(key)).is_some();
+    (has_note(b"a"), has_note(b"b"))
 }
 
 /// Collects the leaders that were announced to an observer.
@@ -359,11 +380,11 @@ impl WakeSink for Announced {
 }
 
 pub async fn new_leader_is_announced_to_its_observers(master: &TestedMaster) {
-    let heard = Announced::default();
+    let announced = Announced::default();
     master.node().subscribe(Subscriber {
         process: "0000000000000007".into(),
         node: 0,
-        sink: Arc::new(heard.clone()),
+        sink: Arc::new(announced.clone()),
     });
     let watch = |on| Request::Watch {
         key: KEY.into(),
@@ -384,7 +405,7 @@ pub async fn new_leader_is_announced_to_its_observers(master: &TestedMaster) {
         .await
         .expect("the master must answer the request");
     eventually("the new leader must be announced to observers", || {
-        *heard.0.lock().expect("no panic") == [KEY.to_vec()]
+        *announced.0.lock().expect("no panic") == [KEY.to_vec()]
     })
     .await;
     assert_eq!(master.send(watch(false)).await, Ok(Answer::Watching));
@@ -393,28 +414,28 @@ pub async fn new_leader_is_announced_to_its_observers(master: &TestedMaster) {
 
 /// All keys that match the pattern, from all pages of the listing.
 async fn listed(master: &TestedMaster, pattern: &[u8]) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut at = 0;
+    let mut names = Vec::new();
+    let mut next_cursor = 0;
     loop {
         let reply = master.send(Request::List {
             page: Arc::new(Page {
                 pattern: pattern.into(),
-                cursor: at,
+                cursor: next_cursor,
                 count: 10,
             }),
         });
         let Ok(Answer::Keys { cursor, keys }) = reply.await else {
             panic!("no keys")
         };
-        found.extend(
+        names.extend(
             keys.iter()
                 .map(|key| String::from_utf8_lossy(key).into_owned()),
         );
-        at = cursor;
-        if at == 0 {
-            found.sort();
-            found.dedup();
-            return found;
+        next_cursor = cursor;
+        if next_cursor == 0 {
+            names.sort();
+            names.dedup();
+            return names;
         }
     }
 }
@@ -448,36 +469,40 @@ pub async fn each_reader_has_its_own_note_which_its_release_removes(master: &Tes
     let (one, two, unknown) = (reader(1), reader(2), reader(3));
     master.granted(acquire(&one, secs(100), now())).await;
     master.granted(acquire(&two, LONG, now())).await;
-    for (reader, host, is) in [
+    for (reader, host_of, is) in [
         (&one, "one", true),
         (&two, "two", true),
         (&unknown, "x", false),
     ] {
         assert_eq!(
-            master.send(note(reader, host, false)).await,
-            Ok(written(is))
+            master.send(note(reader, host_of, false)).await,
+            Ok(noted_answer(is))
         );
     }
-    let shown = master.status(KEY).await;
-    assert_eq!(shown.note, None);
-    let hosts: Vec<_> = shown
+    let note = master.status(KEY).await;
+    assert_eq!(note.note, None);
+    let hosts: Vec<_> = note
         .holds
         .into_iter()
-        .map(|hold| host(hold.note))
+        .map(|hold| host_of(hold.note))
         .collect();
     assert_eq!(hosts, [Some("one".into()), Some("two".into())]);
     let key = |n| [b"quorate:note:quorate:hold:", &token_text(n)[..], b":", KEY].concat();
-    assert_about(master.keys().ttl(&key(1)), secs(100) * NOTE_LIVES);
-    assert_about(master.keys().ttl(&key(2)), LONG * NOTE_LIVES);
+    assert_about(master.keys().ttl(&key(1)), secs(100) * NOTE_TTL_FACTOR);
+    assert_about(master.keys().ttl(&key(2)), LONG * NOTE_TTL_FACTOR);
     master
         .send(release(&one))
         .await
         .expect("the release must succeed, because this reader holds the lock");
     assert_eq!(master.keys().read(&key(1)), None);
-    let Ok(Answer::State(was)) = master.force_release(KEY).await else {
+    let Ok(Answer::State(state)) = master.force_release(KEY).await else {
         panic!("no state")
     };
-    let hosts: Vec<_> = was.holds.into_iter().map(|hold| host(hold.note)).collect();
+    let hosts: Vec<_> = state
+        .holds
+        .into_iter()
+        .map(|hold| host_of(hold.note))
+        .collect();
     assert_eq!(hosts, [Some("two".into())]);
     // After another client has acquired the lock, the status must not list the force-released reader.
     master.granted(acquire(&claim(KEY, 4), LONG, now())).await;

@@ -24,16 +24,18 @@ pub async fn requests_take_effect_in_the_order_in_which_they_are_sent(master: &T
         replies.send(master.node(), 2 * n, acquire(&claim, LONG, now()));
         replies.send(master.node(), 2 * n + 1, release(&claim));
     }
-    let mut last = 0;
-    for (place, (number, reply)) in replies.all(MANY).await.into_iter().enumerate() {
+    let mut last_counter = 0;
+    for (index, (number, reply)) in replies.collect(MANY).await.into_iter().enumerate() {
         assert_eq!(
-            number, place,
+            number, index,
             "answers must come in the order of the requests"
         );
         match reply {
-            Ok(Answer::Granted { counter: Some(v) }) if place % 2 == 0 && v > last => last = v,
-            Ok(Answer::Released(true)) if place % 2 == 1 => {}
-            other => panic!("{place}: {other:?}"),
+            Ok(Answer::Granted { counter: Some(v) }) if index % 2 == 0 && v > last_counter => {
+                last_counter = v
+            }
+            Ok(Answer::Released(true)) if index % 2 == 1 => {}
+            other => panic!("{index}: {other:?}"),
         }
     }
 }
@@ -45,25 +47,29 @@ pub async fn every_request_is_answered_exactly_once(master: &TestedMaster) {
         .send(status(KEY))
         .await
         .expect("the master must answer");
-    let mut wanted = Vec::new();
+    let mut withdrawn = Vec::new();
     for n in 0..MANY {
         // Most requests are withdrawn, up to 1,200 in a row. They stay in the node's queue until their turn. So at
         // times the node's queue contains only requests that the node must not send.
-        let withdrawn = n % 1_500 < 1_200;
+        let is_withdrawn = n % 1_500 < 1_200;
         let claim = claim(format!("job {n}").as_bytes(), 1);
-        if withdrawn {
+        if is_withdrawn {
             claim.withdraw();
         }
-        wanted.push(withdrawn);
+        withdrawn.push(is_withdrawn);
         replies.send(master.node(), n, acquire(&claim, LONG, now()));
     }
-    let mut seen = vec![false; MANY];
-    for (number, reply) in replies.all(MANY).await {
+    let mut is_answered = vec![false; MANY];
+    for (number, reply) in replies.collect(MANY).await {
         assert!(
-            !std::mem::replace(&mut seen[number], true),
+            !std::mem::replace(&mut is_answered[number], true),
             "request {number} must be answered only once"
         );
-        assert_eq!(reply == Err(Fault::Withdrawn), wanted[number], "{reply:?}");
+        assert_eq!(
+            reply == Err(Fault::Withdrawn),
+            withdrawn[number],
+            "{reply:?}"
+        );
     }
     master
         .send(status(KEY))
@@ -94,7 +100,7 @@ pub async fn node_is_idle_when_every_request_is_answered(master: &TestedMaster) 
 pub async fn repeated_acquire_by_a_holder_with_a_ticket_extends_its_place_in_the_queue(
     master: &TestedMaster,
 ) {
-    let claimed = |heartbeat| {
+    let owner_claim = |heartbeat| {
         let part = Part {
             key: KEY.into(),
             mode: Mode::Class(Class::Owner("o".into())),
@@ -108,10 +114,10 @@ pub async fn repeated_acquire_by_a_holder_with_a_ticket_extends_its_place_in_the
         Arc::new(claim.with_fairness(Fairness::Fair(Some(Box::new(ticket)))))
     };
     let number = master
-        .granted(acquire(&claimed(secs(20)), LONG, now()))
+        .granted(acquire(&owner_claim(secs(20)), LONG, now()))
         .await;
     let again = master
-        .granted(acquire(&claimed(secs(200)), LONG, now()))
+        .granted(acquire(&owner_claim(secs(200)), LONG, now()))
         .await;
     assert_eq!(
         again, number,
@@ -120,9 +126,9 @@ pub async fn repeated_acquire_by_a_holder_with_a_ticket_extends_its_place_in_the
     let Ok(Answer::State(state)) = master.send(status(KEY)).await else {
         panic!("no state")
     };
-    let lives: Vec<_> = state.queue.iter().map(|waiter| waiter.lives).collect();
+    let remaining_times: Vec<_> = state.queue.iter().map(|waiter| waiter.lives).collect();
     assert!(
-        matches!(&lives[..], [lives] if *lives > secs(100)),
-        "{lives:?}"
+        matches!(&remaining_times[..], [remaining_times] if *remaining_times > secs(100)),
+        "{remaining_times:?}"
     );
 }

@@ -26,14 +26,14 @@ pub async fn release_by_the_holder_deletes_the_lock_key_and_keeps_the_fencing_co
 
 /// Claims that are not withdrawn (`false`) and claims that are withdrawn (`true`). To release a withdrawn claim, a node
 /// may use a command of the server instead of a script.
-const GIVEN_UP: [bool; 2] = [false, true];
+const WITHDRAWN_OR_NOT: [bool; 2] = [false, true];
 
-/// Claims with the token `n`: for each value of [`GIVEN_UP`], one with a fencing number and one without.
+/// Claims with the token `n`: for each value of [`WITHDRAWN_OR_NOT`], one with a fencing number and one without.
 fn claims(n: u8) -> impl Iterator<Item = Arc<Claim>> {
-    GIVEN_UP.into_iter().flat_map(move |given_up| {
+    WITHDRAWN_OR_NOT.into_iter().flat_map(move |is_withdrawn| {
         let claims = [claim(KEY, n), classic(KEY, n)];
         claims.into_iter().inspect(move |claim| {
-            if given_up {
+            if is_withdrawn {
                 claim.withdraw();
             }
         })
@@ -41,11 +41,11 @@ fn claims(n: u8) -> impl Iterator<Item = Arc<Claim>> {
 }
 
 pub async fn second_release_reports_that_it_deleted_nothing(master: &TestedMaster) {
-    for given_up in GIVEN_UP {
+    for is_withdrawn in WITHDRAWN_OR_NOT {
         for claim in [claim(KEY, 1), classic(KEY, 1)] {
             let reply = master.send(acquire(&claim, LONG, now())).await;
             assert!(matches!(reply, Ok(Answer::Granted { .. })), "{reply:?}");
-            if given_up {
+            if is_withdrawn {
                 claim.withdraw();
             }
             assert_eq!(

@@ -21,26 +21,26 @@ pub async fn status_request_returns_the_holder_the_remaining_ttl_and_the_fencing
     master: &TestedMaster,
 ) {
     let counter = master.granted(acquire(&claim(KEY, 1), LONG, now())).await;
-    let found = master.status(KEY).await;
-    assert_eq!(found.holder, Some(token_text(1)));
-    assert_about(found.ttl_left, LONG);
-    assert_eq!(found.counter, Some(counter));
+    let state = master.status(KEY).await;
+    assert_eq!(state.holder, Some(token_text(1)));
+    assert_about(state.ttl_left, LONG);
+    assert_eq!(state.counter, Some(counter));
     master.keys().delete(KEY);
-    let found = master.status(KEY).await;
-    assert_eq!((found.holder, found.ttl_left), (None, None));
+    let state = master.status(KEY).await;
+    assert_eq!((state.holder, state.ttl_left), (None, None));
     assert_eq!(
-        found.counter,
+        state.counter,
         Some(counter),
         "the counter must still exist after the lock key is deleted"
     );
     master.keys().put(KEY, b"somebody", None);
-    let found = master.status(KEY).await;
-    assert_eq!(found.holder.as_deref(), Some(&b"somebody"[..]));
-    assert_eq!(found.ttl_left, None);
+    let state = master.status(KEY).await;
+    assert_eq!(state.holder.as_deref(), Some(&b"somebody"[..]));
+    assert_eq!(state.ttl_left, None);
 }
 
-/// Queues a waiter behind the holder of the lock. The waiter is a reader if `reads` is true, and a writer otherwise.
-async fn queue(master: &TestedMaster, waiter: &str, number: u64, reads: bool) {
+/// Queues a waiter behind the holder of the lock. The waiter is a reader if `is_reader` is true, and a writer otherwise.
+async fn enqueue(master: &TestedMaster, waiter: &str, number: u64, is_reader: bool) {
     let ticket = Ticket {
         waiter: waiter.into(),
         number,
@@ -48,7 +48,7 @@ async fn queue(master: &TestedMaster, waiter: &str, number: u64, reads: bool) {
     };
     let claim = Claim::new("", KEY, token(9), true);
     let mut claim = claim.with_fairness(Fairness::Fair(Some(Box::new(ticket))));
-    if reads {
+    if is_reader {
         claim = claim.with_group(Group::new(vec![Part {
             key: KEY.into(),
             mode: Mode::Class(Class::Shared),
@@ -67,7 +67,7 @@ pub async fn status_request_returns_each_waiter_with_the_time_at_which_its_wait_
     let largest = format!("{}:{}/{longest}:{}", "f".repeat(16), u64::MAX, u32::MAX);
     let latest = SystemTime::UNIX_EPOCH + Duration::from_millis(253_402_300_799_999);
     let unknown = (None, None, None);
-    for (number, (waiter, reads, id, shown)) in [
+    for (number, (waiter, is_reader, id, expected)) in [
         (
             "00000000000000a1:1/web-3:4711:1763000000500",
             false,
@@ -99,29 +99,32 @@ pub async fn status_request_returns_each_waiter_with_the_time_at_which_its_wait_
     .into_iter()
     .enumerate()
     {
-        queue(master, waiter, number as u64 + 1, reads).await;
-        let line = master.status(KEY).await.queue;
-        assert_eq!(line.len(), number + 1, "{line:?}");
+        enqueue(master, waiter, number as u64 + 1, is_reader).await;
+        let queue = master.status(KEY).await.queue;
+        assert_eq!(queue.len(), number + 1, "{queue:?}");
         let Some(Waiter {
-            id: short,
+            id: short_id,
             host,
             pid,
             since,
             ..
-        }) = line.last()
+        }) = queue.last()
         else {
             unreachable!("the waiter must be in the queue");
         };
-        assert_eq!(short, id);
-        assert_eq!((host.as_deref(), *pid, *since), shown, "{waiter}");
+        assert_eq!(short_id, id);
+        assert_eq!((host.as_deref(), *pid, *since), expected, "{waiter}");
     }
 }
 
 pub async fn status_request_changes_no_key(master: &TestedMaster) {
     master.keys().put(KEY, b"somebody", Some(LONG));
-    let before = (master.keys().read(KEY), master.keys().count());
+    let keys_before = (master.keys().read(KEY), master.keys().count());
     master.status(KEY).await;
-    assert_eq!((master.keys().read(KEY), master.keys().count()), before);
+    assert_eq!(
+        (master.keys().read(KEY), master.keys().count()),
+        keys_before
+    );
 }
 
 pub async fn status_request_fails_if_the_lock_key_has_another_data_type(master: &TestedMaster) {

@@ -12,12 +12,12 @@ use crate::time::secs;
 
 const KEY: &[u8] = b"job";
 
-fn value(key: &[u8]) -> Vec<u8> {
+fn value_key(key: &[u8]) -> Vec<u8> {
     [b"quorate:value:", key].concat()
 }
 
 /// Acquires the lock `job` with a new claim. Returns the claim and its fencing number.
-async fn held(master: &TestedMaster, n: u8) -> (Arc<Claim>, u64) {
+async fn acquire_job(master: &TestedMaster, n: u8) -> (Arc<Claim>, u64) {
     let claim = claim(KEY, n);
     let number = master.granted(acquire(&claim, LONG, now())).await;
     (claim, number)
@@ -25,7 +25,7 @@ async fn held(master: &TestedMaster, n: u8) -> (Arc<Claim>, u64) {
 
 /// Reads the stored value, which must succeed. Returns the id of the server run (the run of the server process), and
 /// the value.
-async fn found(
+async fn read_value(
     master: &TestedMaster,
     claim: &Arc<Claim>,
     number: u64,
@@ -33,10 +33,10 @@ async fn found(
     match master.send(read(claim, number)).await {
         Ok(Answer::Value { run, stored, clock }) => {
             if let Some(clock) = clock {
-                let apart = clock.abs_diff(now());
+                let difference = clock.abs_diff(now());
                 assert!(
-                    apart < 60_000_000,
-                    "the master's clock is off by {apart} us"
+                    difference < 60_000_000,
+                    "the master's clock is off by {difference} us"
                 );
             }
             (run, stored)
@@ -45,14 +45,14 @@ async fn found(
     }
 }
 
-async fn written(master: &TestedMaster, request: Request) -> ServerRun {
+async fn write_value(master: &TestedMaster, request: Request) -> ServerRun {
     match master.send(request).await {
         Ok(Answer::Written { run }) => run,
         other => panic!("the value must be written, but: {other:?}"),
     }
 }
 
-fn stored(number: u64, bytes: &[u8], trusted: bool) -> StoredValue {
+fn stored_value(number: u64, bytes: &[u8], trusted: bool) -> StoredValue {
     let bytes = bytes.to_vec();
     StoredValue {
         number,
@@ -62,8 +62,8 @@ fn stored(number: u64, bytes: &[u8], trusted: bool) -> StoredValue {
 }
 
 pub async fn read_of_an_absent_stored_value_returns_nothing(master: &TestedMaster) {
-    let (claim, number) = held(master, 1).await;
-    assert_eq!(found(master, &claim, number).await.1, None);
+    let (claim, number) = acquire_job(master, 1).await;
+    assert_eq!(read_value(master, &claim, number).await.1, None);
     assert_eq!(
         master.keys().count(),
         2,
@@ -72,52 +72,52 @@ pub async fn read_of_an_absent_stored_value_returns_nothing(master: &TestedMaste
 }
 
 pub async fn written_stored_value_is_read_by_the_next_holder(master: &TestedMaster) {
-    let (first, number) = held(master, 1).await;
+    let (first, number) = acquire_job(master, 1).await;
     let bytes = b"any \0 bytes\r\n\xff ";
-    let wrote = written(master, write(&first, number, bytes)).await;
+    let run = write_value(master, write(&first, number, bytes)).await;
     master.keys().delete(KEY);
-    let (second, later) = held(master, 2).await;
-    let (run, there) = found(master, &second, later).await;
-    assert_eq!(there, Some(stored(number, bytes, true)));
+    let (second, later_number) = acquire_job(master, 2).await;
+    let (run, stored) = read_value(master, &second, later_number).await;
+    assert_eq!(stored, Some(stored_value(number, bytes, true)));
     assert_eq!(
-        run, wrote,
+        run, run,
         "read and write must report the same run of the server process"
     );
-    written(master, write(&second, later, b"")).await;
+    write_value(master, write(&second, later_number, b"")).await;
     assert_eq!(
-        found(master, &second, later).await.1,
-        Some(stored(later, b"", true))
+        read_value(master, &second, later_number).await.1,
+        Some(stored_value(later_number, b"", true))
     );
 }
 
 pub async fn stored_value_never_expires(master: &TestedMaster) {
-    let (claim, number) = held(master, 1).await;
-    written(master, write(&claim, number, b"3")).await;
-    assert!(master.keys().read(&value(KEY)).is_some());
-    assert_eq!(master.keys().ttl(&value(KEY)), None);
+    let (claim, number) = acquire_job(master, 1).await;
+    write_value(master, write(&claim, number, b"3")).await;
+    assert!(master.keys().read(&value_key(KEY)).is_some());
+    assert_eq!(master.keys().ttl(&value_key(KEY)), None);
 }
 
 pub async fn read_of_a_stored_value_sets_the_fencing_counter_to_the_number_of_its_reader(
     master: &TestedMaster,
 ) {
-    let (claim, number) = held(master, 1).await;
+    let (claim, number) = acquire_job(master, 1).await;
     master.keys().put(
         &counter_key(KEY),
         number.to_string().as_bytes(),
         Some(secs(600)),
     );
-    found(master, &claim, number + 7).await;
+    read_value(master, &claim, number + 7).await;
     assert_eq!(master.keys().counter(KEY), Some(number + 7));
     assert_about(master.keys().ttl(&counter_key(KEY)), secs(86_400));
     // The read also sets the fencing counter if the counter key is missing.
     master.keys().delete(&counter_key(KEY));
-    found(master, &claim, number + 7).await;
+    read_value(master, &claim, number + 7).await;
     assert_eq!(master.keys().counter(KEY), Some(number + 7));
 }
 
 pub async fn only_the_holder_of_the_lock_can_read_the_stored_value(master: &TestedMaster) {
-    let (claim_of_holder, number) = held(master, 1).await;
-    written(master, write(&claim_of_holder, number, b"3")).await;
+    let (claim_of_holder, number) = acquire_job(master, 1).await;
+    write_value(master, write(&claim_of_holder, number, b"3")).await;
     let reply = master.send(read(&claim(KEY, 2), number + 1)).await;
     assert_eq!(reply, Ok(Answer::NotOurs));
     let reply = master.send(read(&claim(b"free", 1), 7)).await;
@@ -129,7 +129,7 @@ pub async fn only_the_holder_of_the_lock_can_read_the_stored_value(master: &Test
 pub async fn read_with_a_number_below_the_fencing_counter_is_refused_with_the_counter(
     master: &TestedMaster,
 ) {
-    let (claim, number) = held(master, 1).await;
+    let (claim, number) = acquire_job(master, 1).await;
     let reply = master.send(read(&claim, number - 1)).await;
     assert_eq!(reply, Ok(Answer::CounterAbove(number)));
     assert_eq!(master.keys().counter(KEY), Some(number));
@@ -138,10 +138,10 @@ pub async fn read_with_a_number_below_the_fencing_counter_is_refused_with_the_co
 pub async fn stored_value_with_a_number_ahead_of_its_reader_can_be_read_only_by_a_later_holder(
     master: &TestedMaster,
 ) {
-    let (first, number) = held(master, 1).await;
+    let (first, number) = acquire_job(master, 1).await;
     // Write the value with a fencing number that is a day ahead, as a client with a fast clock would.
-    let ahead = number + 86_400_000_000;
-    written(master, write(&first, ahead, b"3")).await;
+    let number_ahead = number + 86_400_000_000;
+    write_value(master, write(&first, number_ahead, b"3")).await;
     master.keys().put(
         &counter_key(KEY),
         number.to_string().as_bytes(),
@@ -155,56 +155,59 @@ pub async fn stored_value_with_a_number_ahead_of_its_reader_can_be_read_only_by_
         "a client that does not hold the lock must not change the counter"
     );
     let reply = master.send(read(&first, number)).await;
-    assert_eq!(reply, Ok(Answer::CounterAbove(ahead)));
-    assert_eq!(master.keys().counter(KEY), Some(ahead));
+    assert_eq!(reply, Ok(Answer::CounterAbove(number_ahead)));
+    assert_eq!(master.keys().counter(KEY), Some(number_ahead));
     assert_about(master.keys().ttl(&counter_key(KEY)), secs(2 * 86_400));
     master.keys().delete(KEY);
-    let (second, later) = held(master, 2).await;
-    assert!(later > ahead, "{later} {ahead}");
-    let there = found(master, &second, later).await.1;
-    assert_eq!(there, Some(stored(ahead, b"3", true)));
+    let (second, later_number) = acquire_job(master, 2).await;
+    assert!(later_number > number_ahead, "{later_number} {number_ahead}");
+    let stored = read_value(master, &second, later_number).await.1;
+    assert_eq!(stored, Some(stored_value(number_ahead, b"3", true)));
 }
 
 pub async fn write_with_a_number_below_the_fencing_counter_is_refused(master: &TestedMaster) {
-    let (first, number) = held(master, 1).await;
-    written(master, write(&first, number, b"3")).await;
+    let (first, number) = acquire_job(master, 1).await;
+    write_value(master, write(&first, number, b"3")).await;
     master.keys().delete(KEY);
-    let (second, later) = held(master, 2).await;
-    found(master, &second, later).await;
-    for late in [write(&first, number, b"2"), remove(&first, number)] {
-        assert_eq!(master.send(late).await, Ok(Answer::CounterAbove(later)));
+    let (second, later_number) = acquire_job(master, 2).await;
+    read_value(master, &second, later_number).await;
+    for late_write in [write(&first, number, b"2"), remove(&first, number)] {
+        assert_eq!(
+            master.send(late_write).await,
+            Ok(Answer::CounterAbove(later_number))
+        );
     }
     assert_eq!(
-        found(master, &second, later).await.1,
-        Some(stored(number, b"3", true))
+        read_value(master, &second, later_number).await.1,
+        Some(stored_value(number, b"3", true))
     );
 }
 
 pub async fn write_with_a_number_below_that_of_the_stored_value_is_refused(master: &TestedMaster) {
-    let (claim, number) = held(master, 1).await;
-    written(master, write(&claim, number, b"3")).await;
+    let (claim, number) = acquire_job(master, 1).await;
+    write_value(master, write(&claim, number, b"3")).await;
     // If the lock is not used for a day, its fencing counter expires, and the stored value remains.
     master.keys().delete(&counter_key(KEY));
     let reply = master.send(write(&claim, number - 1, b"9")).await;
     assert_eq!(reply, Ok(Answer::CounterAbove(number)));
-    written(master, write(&claim, number, b"2")).await;
+    write_value(master, write(&claim, number, b"2")).await;
 }
 
 pub async fn write_with_a_number_below_that_of_a_removal_is_refused(master: &TestedMaster) {
-    let (claim, number) = held(master, 1).await;
-    written(master, write(&claim, number, b"3")).await;
+    let (claim, number) = acquire_job(master, 1).await;
+    write_value(master, write(&claim, number, b"3")).await;
     // A later holder removes the value. This master has not received the acquire of that holder.
-    written(master, remove(&claim, number + 1)).await;
+    write_value(master, remove(&claim, number + 1)).await;
     assert_eq!(master.keys().counter(KEY), Some(number + 1));
-    let late = master.send(write(&claim, number, b"3")).await;
-    assert_eq!(late, Ok(Answer::CounterAbove(number + 1)));
-    assert_eq!(master.keys().read(&value(KEY)), None);
+    let late_write = master.send(write(&claim, number, b"3")).await;
+    assert_eq!(late_write, Ok(Answer::CounterAbove(number + 1)));
+    assert_eq!(master.keys().read(&value_key(KEY)), None);
 }
 
 pub async fn write_is_decided_by_fencing_numbers_and_not_by_the_lock_key(master: &TestedMaster) {
-    let (claim, number) = held(master, 1).await;
+    let (claim, number) = acquire_job(master, 1).await;
     master.keys().delete(KEY);
-    written(master, write(&claim, number, b"3")).await;
+    write_value(master, write(&claim, number, b"3")).await;
     assert_eq!(
         master.keys().counter(KEY),
         Some(number),
@@ -215,34 +218,34 @@ pub async fn write_is_decided_by_fencing_numbers_and_not_by_the_lock_key(master:
 pub async fn removal_of_a_stored_value_keeps_the_lock_key_and_the_fencing_counter(
     master: &TestedMaster,
 ) {
-    let (claim, number) = held(master, 1).await;
-    written(master, remove(&claim, number)).await;
-    written(master, write(&claim, number, b"3")).await;
-    written(master, remove(&claim, number)).await;
-    assert_eq!(master.keys().read(&value(KEY)), None);
-    assert_eq!(found(master, &claim, number).await.1, None);
+    let (claim, number) = acquire_job(master, 1).await;
+    write_value(master, remove(&claim, number)).await;
+    write_value(master, write(&claim, number, b"3")).await;
+    write_value(master, remove(&claim, number)).await;
+    assert_eq!(master.keys().read(&value_key(KEY)), None);
+    assert_eq!(read_value(master, &claim, number).await.1, None);
     assert_eq!(master.keys().counter(KEY), Some(number));
 }
 
 pub async fn stored_value_of_another_server_run_is_trusted_on_durable_servers_only(
     master: &TestedMaster,
 ) {
-    let (claim, number) = held(master, 1).await;
+    let (claim, number) = acquire_job(master, 1).await;
     let text = format!("{number} {} 3 of 4", "0".repeat(40));
-    master.keys().put(&value(KEY), text.as_bytes(), None);
-    let (run, there) = found(master, &claim, number).await;
+    master.keys().put(&value_key(KEY), text.as_bytes(), None);
+    let (run, stored) = read_value(master, &claim, number).await;
     // After a restart, a client trusts an older value only if the master is durable. In this suite, only the memory
     // master is not durable.
-    let lasts = master.is_durable();
-    assert_eq!(there, Some(stored(number, b"3 of 4", lasts)));
+    let is_durable = master.is_durable();
+    assert_eq!(stored, Some(stored_value(number, b"3 of 4", is_durable)));
     assert_ne!(run.as_str(), "0".repeat(40));
 }
 
 pub async fn read_write_and_removal_fail_if_the_key_of_the_value_has_another_data_type(
     master: &TestedMaster,
 ) {
-    let (claim, number) = held(master, 1).await;
-    master.keys().put_foreign(&value(KEY));
+    let (claim, number) = acquire_job(master, 1).await;
+    master.keys().put_foreign(&value_key(KEY));
     for request in [
         read(&claim, number + 1),
         write(&claim, number + 1, b"3"),
@@ -251,7 +254,7 @@ pub async fn read_write_and_removal_fail_if_the_key_of_the_value_has_another_dat
         assert_eq!(master.send(request).await, Err(Fault::WrongType));
     }
     assert_eq!(
-        master.keys().read(&value(KEY)).as_deref(),
+        master.keys().read(&value_key(KEY)).as_deref(),
         Some(&b"foreign"[..])
     );
     assert_eq!(master.keys().counter(KEY), Some(number));
@@ -260,7 +263,7 @@ pub async fn read_write_and_removal_fail_if_the_key_of_the_value_has_another_dat
 pub async fn read_write_and_removal_fail_if_the_key_of_the_value_contains_a_foreign_string(
     master: &TestedMaster,
 ) {
-    let (claim, number) = held(master, 1).await;
+    let (claim, number) = acquire_job(master, 1).await;
     for malformed in [
         "",
         "7",
@@ -270,7 +273,9 @@ pub async fn read_write_and_removal_fail_if_the_key_of_the_value_contains_a_fore
         "0 run x",
         "+7 run x",
     ] {
-        master.keys().put(&value(KEY), malformed.as_bytes(), None);
+        master
+            .keys()
+            .put(&value_key(KEY), malformed.as_bytes(), None);
         for request in [
             read(&claim, number),
             write(&claim, number, b"3"),
@@ -283,7 +288,7 @@ pub async fn read_write_and_removal_fail_if_the_key_of_the_value_contains_a_fore
             );
         }
         assert_eq!(
-            master.keys().read(&value(KEY)),
+            master.keys().read(&value_key(KEY)),
             Some(malformed.as_bytes().to_vec())
         );
     }
@@ -302,28 +307,28 @@ pub async fn read_of_a_stored_value_does_not_change_a_lock_key_of_another_data_t
 pub async fn read_and_write_of_a_stored_value_fail_if_the_fencing_counter_has_another_data_type(
     master: &TestedMaster,
 ) {
-    let (claim, number) = held(master, 1).await;
+    let (claim, number) = acquire_job(master, 1).await;
     master.keys().put_foreign(&counter_key(KEY));
     for request in [read(&claim, number), write(&claim, number, b"3")] {
         assert_eq!(master.send(request).await, Err(Fault::WrongType));
     }
-    assert_eq!(master.keys().read(&value(KEY)), None);
+    assert_eq!(master.keys().read(&value_key(KEY)), None);
 }
 
 pub async fn withdrawn_claim_can_neither_read_nor_write_the_stored_value(master: &TestedMaster) {
-    let (claim, number) = held(master, 1).await;
+    let (claim, number) = acquire_job(master, 1).await;
     claim.withdraw();
     for request in [read(&claim, number), write(&claim, number, b"3")] {
         assert_eq!(master.send(request).await, Err(Fault::Withdrawn));
     }
-    assert_eq!(master.keys().read(&value(KEY)), None);
+    assert_eq!(master.keys().read(&value_key(KEY)), None);
 }
 
 pub async fn write_whose_deadline_has_passed_is_not_sent(master: &TestedMaster) {
-    let (claim, number) = held(master, 1).await;
+    let (claim, number) = acquire_job(master, 1).await;
     let until = Instant::from_nanos(1);
     let bytes = Some(Arc::from(&b"3"[..]));
-    let late = Request::Write {
+    let late_write = Request::Write {
         claim,
         token: number,
         value: Arc::new(NewValue {
@@ -332,17 +337,17 @@ pub async fn write_whose_deadline_has_passed_is_not_sent(master: &TestedMaster) 
             run: None,
         }),
     };
-    assert_eq!(master.send(late).await, Err(Fault::Withdrawn));
-    assert_eq!(master.keys().read(&value(KEY)), None);
+    assert_eq!(master.send(late_write).await, Err(Fault::Withdrawn));
+    assert_eq!(master.keys().read(&value_key(KEY)), None);
 }
 
 pub async fn write_applies_only_to_the_server_run_that_was_read(master: &TestedMaster) {
-    let (claim, number) = held(master, 1).await;
-    let (here, _) = found(master, &claim, number).await;
+    let (claim, number) = acquire_job(master, 1).await;
+    let (here, _) = read_value(master, &claim, number).await;
     // A release withdraws the claim of the lock. The master must nevertheless accept a late write of this claim if the
     // write contains the id of the current server run.
     claim.withdraw();
-    let to = |run: ServerRun| Request::Write {
+    let write_to_run = |run: ServerRun| Request::Write {
         claim: claim.clone(),
         token: number,
         value: Arc::new(NewValue {
@@ -351,16 +356,16 @@ pub async fn write_applies_only_to_the_server_run_that_was_read(master: &TestedM
             run: Some(run),
         }),
     };
-    let reply = master.send(to(ServerRun::new("another"))).await;
+    let reply = master.send(write_to_run(ServerRun::new("another"))).await;
     assert_eq!(reply, Err(Fault::Withdrawn));
-    assert_eq!(master.keys().read(&value(KEY)), None);
-    assert_eq!(written(master, to(here.clone())).await, here);
+    assert_eq!(master.keys().read(&value_key(KEY)), None);
+    assert_eq!(write_value(master, write_to_run(here.clone())).await, here);
 }
 
 pub async fn stored_values_of_similar_lock_names_are_separate(master: &TestedMaster) {
-    let (claim, number) = held(master, 1).await;
-    written(master, write(&claim, number, b"3")).await;
+    let (claim, number) = acquire_job(master, 1).await;
+    write_value(master, write(&claim, number, b"3")).await;
     let other = Arc::new(Claim::new("jo", b"bb", Token::from_bytes([3; 16]), true));
     let counter = master.granted(acquire(&other, LONG, now())).await;
-    assert_eq!(found(master, &other, counter).await.1, None);
+    assert_eq!(read_value(master, &other, counter).await.1, None);
 }
