@@ -54,13 +54,15 @@ async fn debug_text_of_an_acquire_error_contains_each_master_name_and_the_majori
         let redlock = Redlock::builder().in_memory_on(&masters).build();
         redlock.expect("good settings")
     };
-    let (here, there) = (redlock(), redlock());
-    let _held = here.acquire("job").await.expect("free");
-    let waiting = there.lock("job").wait(Wait::For(Duration::from_millis(50)));
-    let error = waiting.acquire().await.expect_err("held");
+    let (first_client, second_client) = (redlock(), redlock());
+    let _held = first_client.acquire("job").await.expect("free");
+    let request = second_client
+        .lock("job")
+        .wait(Wait::For(Duration::from_millis(50)));
+    let error = request.acquire().await.expect_err("held");
     let text = format!("{error:?}");
     assert!(text.contains("majority: 2 of 3"), "{text}");
-    for name in there.masters() {
+    for name in second_client.masters() {
         assert!(text.contains(&format!("node: \"{name}\"")), "{text}");
     }
 }

@@ -11,9 +11,9 @@ use quorate::runtime::BoxFuture;
 use quorate::{LossCause, NodeName, Redlock};
 
 /// A master in memory that counts the requests it receives.
-struct Counts(MemoryNode, AtomicUsize);
+struct CountingNode(MemoryNode, AtomicUsize);
 
-impl Node for Counts {
+impl Node for CountingNode {
     fn name(&self) -> &NodeName {
         self.0.name()
     }
@@ -28,7 +28,7 @@ impl Node for Counts {
     }
 }
 
-fn over(nodes: &[MemoryNode]) -> Redlock {
+fn client_over(nodes: &[MemoryNode]) -> Redlock {
     let nodes = nodes
         .iter()
         .map(|node| Arc::new(node.clone()) as Arc<dyn Node>);
@@ -38,32 +38,33 @@ fn over(nodes: &[MemoryNode]) -> Redlock {
 
 #[tokio::test]
 async fn invalid_argument_fails_with_a_one_line_error_before_any_request_is_sent() {
-    let node = Arc::new(Counts(MemoryNode::new("m"), AtomicUsize::new(0)));
-    let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
-    let redlock = redlock.expect("good settings");
-    let acquired = |error: Result<_, quorate::AcquireError>| match error {
+    let node = Arc::new(CountingNode(MemoryNode::new("m"), AtomicUsize::new(0)));
+    let build_result = Redlock::builder().nodes(vec![node.clone()]).build();
+    let redlock = build_result.expect("good settings");
+    let acquire_error = |error: Result<_, quorate::AcquireError>| match error {
         Err(error) => error.to_string(),
         Ok::<quorate::LockGuard, _>(guard) => panic!("{guard:?}"),
     };
-    let owner = |id: &str| redlock.owner(id).expect_err("no id").to_string();
-    let many = (0..17).map(|n| format!("r{n}"));
-    let none = redlock.once("nightly", Duration::ZERO);
-    let said = [
-        acquired(redlock.semaphore("api", 0).acquire().await),
-        acquired(redlock.semaphore("api", 65).acquire().await),
-        acquired(redlock.lock_all(many).acquire().await),
-        acquired(redlock.lock_all(["a", "b", "a"]).acquire().await),
-        acquired(redlock.lock_all(["a", ""]).acquire().await),
-        acquired(redlock.lock("quorate:slot:0:api").acquire().await),
+    let owner_error = |id: &str| redlock.owner(id).expect_err("no id").to_string();
+    let many_names = (0..17).map(|n| format!("r{n}"));
+    let once_without_period = redlock.once("nightly", Duration::ZERO);
+    let messages = [
+        acquire_error(redlock.semaphore("api", 0).acquire().await),
+        acquire_error(redlock.semaphore("api", 65).acquire().await),
+        acquire_error(redlock.lock_all(many_names).acquire().await),
+        acquire_error(redlock.lock_all(["a", "b", "a"]).acquire().await),
+        acquire_error(redlock.lock_all(["a", ""]).acquire().await),
+        acquire_error(redlock.lock("quorate:slot:0:api").acquire().await),
         match redlock.election("").observe() {
             Err(error) => error.to_string(),
             Ok(_) => panic!("an election needs a name"),
         },
-        owner(""),
-        owner(&"x".repeat(65)),
-        owner("a\nb"),
-        owner("0123456789ABCDEF0123456789abcdef"),
-        none.create()
+        owner_error(""),
+        owner_error(&"x".repeat(65)),
+        owner_error("a\nb"),
+        owner_error("0123456789ABCDEF0123456789abcdef"),
+        once_without_period
+            .create()
             .await
             .expect_err("a period of zero must be refused")
             .to_string(),
@@ -72,7 +73,7 @@ async fn invalid_argument_fails_with_a_one_line_error_before_any_request_is_sent
             Ok(status) => panic!("{status:?}"),
         },
     ];
-    let lines = [
+    let expected = [
         "a semaphore has 1 to 64 permits, not 0",
         "a semaphore has 1 to 64 permits, not 65",
         "17 resources in one lock, at most 16 are allowed",
@@ -87,14 +88,14 @@ async fn invalid_argument_fails_with_a_one_line_error_before_any_request_is_sent
         "the period is 0: it must be at least 1ms",
         "there is no slot 64: the slots of a semaphore are 0 to 63",
     ];
-    assert_eq!(said, lines);
+    assert_eq!(messages, expected);
     assert_eq!(node.1.load(Ordering::Relaxed), 0, "no request may be sent");
 }
 
 #[tokio::test]
 async fn downgrade_of_a_lost_write_lock_reports_the_loss() {
     let nodes = ["m0", "m1", "m2"].map(MemoryNode::new);
-    let redlock = over(&nodes);
+    let redlock = client_over(&nodes);
     let writer = redlock.acquire("doc").await.expect("free");
     redlock
         .break_lock("doc")
@@ -120,7 +121,7 @@ async fn downgrade_of_a_lost_write_lock_reports_the_loss() {
 #[tokio::test]
 async fn creation_of_a_quota_fails_if_a_master_is_unreachable_or_the_quota_exists() {
     let nodes = ["m0", "m1", "m2"].map(MemoryNode::new);
-    let redlock = over(&nodes);
+    let redlock = client_over(&nodes);
     let quota = redlock.quota("prizes");
     nodes[1].set_condition(Condition::Down);
     let error = quota
@@ -128,9 +129,12 @@ async fn creation_of_a_quota_fails_if_a_master_is_unreachable_or_the_quota_exist
         .await
         .expect_err("the creation must fail, because one master is away")
         .details();
-    let line = "the value of \"prizes\" can be created or dropped only if every master answers: try again when \
+    let expected = "the value of \"prizes\" can be created or dropped only if every master answers: try again when \
                 all masters answer; a drop may already have removed the value from some masters";
-    assert!(error.starts_with(line) && error.contains("m1"), "{error}");
+    assert!(
+        error.starts_with(expected) && error.contains("m1"),
+        "{error}"
+    );
     assert_eq!(error.lines().count(), 1);
     nodes[1].set_condition(Condition::Up);
     // The failed `create` must store no value on any master.
@@ -179,8 +183,8 @@ async fn callers_with_limits_of_two_and_three_share_at_most_three_permits() {
 /// The locks of the values are held. The error must nevertheless say that the client uses no fencing tokens.
 #[tokio::test]
 async fn client_without_fencing_cannot_create_a_quota_or_a_once_record() {
-    let redlock = Redlock::builder().in_memory(3).fencing(false).build();
-    let redlock = redlock.expect("good settings");
+    let build_result = Redlock::builder().in_memory(3).fencing(false).build();
+    let redlock = build_result.expect("good settings");
     let _held = redlock.acquire("prizes").await.expect("free");
     let quota = redlock.quota("prizes").create(1).await;
     assert_eq!(quota, Err(quorate::ValueError::NoFencing));

@@ -12,18 +12,20 @@ use quorate::{
 };
 use quorate_testbed::Masters;
 
-use crate::support::{PATIENCE, connections, has_key, holders, masters, ms, secs, settings};
+use crate::support::{
+    PATIENCE, count_connections, count_masters_with, has_key, masters, ms, secs, settings,
+};
 
-fn over(masters: &Masters) -> Redlock {
+fn client_over(masters: &Masters) -> Redlock {
     let settings = settings(masters.urls());
     settings.build_blocking().expect("good settings")
 }
 
 #[track_caller]
-fn seen(what: &str, mut look: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !look() {
-        assert!(started.elapsed() < PATIENCE, "timed out: {what}");
+fn wait_until(what: &str, mut is_met: impl FnMut() -> bool) {
+    let started_at = Instant::now();
+    while !is_met() {
+        assert!(started_at.elapsed() < PATIENCE, "timed out: {what}");
         thread::sleep(ms(5));
     }
 }
@@ -31,13 +33,13 @@ fn seen(what: &str, mut look: impl FnMut() -> bool) {
 #[test]
 fn blocking_lock_is_refused_to_others_until_its_release() {
     let masters = masters(3);
-    let redlock = over(&masters);
+    let redlock = client_over(&masters);
     let guard = redlock.acquire("r").expect("free");
     assert!(guard.is_valid() && guard.fencing_token().is_some());
-    seen("all masters must have the key", || {
-        holders(&masters, "r") == 3
+    wait_until("all masters must have the key", || {
+        count_masters_with(&masters, "r") == 3
     });
-    let other = over(&masters);
+    let other = client_over(&masters);
     match other.try_acquire("r").expect("a quorum") {
         TryAcquire::Held(refusal) => assert!(!refusal.held_here),
         TryAcquire::Acquired(_) => panic!("try_acquire must report the lock as held"),
@@ -78,7 +80,7 @@ fn blocking_lock_is_renewed_while_the_thread_that_holds_it_sleeps() {
 #[test]
 fn drop_of_the_last_blocking_handle_releases_locks_and_closes_connections() {
     let masters = masters(3);
-    let redlock = over(&masters);
+    let redlock = client_over(&masters);
     let guard = redlock.acquire("r").expect("free");
     drop(redlock);
     assert_eq!(
@@ -86,30 +88,30 @@ fn drop_of_the_last_blocking_handle_releases_locks_and_closes_connections() {
         None,
         "the guard must still hold the lock, because it keeps the background thread alive"
     );
-    seen("all masters must have the key", || {
-        holders(&masters, "r") == 3
+    wait_until("all masters must have the key", || {
+        count_masters_with(&masters, "r") == 3
     });
     drop(guard);
     assert_eq!(
-        holders(&masters, "r"),
+        count_masters_with(&masters, "r"),
         0,
         "the lock must be released before the drop returns"
     );
-    seen("all connections must be closed", || {
-        masters.iter().all(|server| connections(server) == 0)
+    wait_until("all connections must be closed", || {
+        masters.iter().all(|server| count_connections(server) == 0)
     });
 }
 
 #[test]
 fn silent_master_delays_the_drop_of_the_last_blocking_handle_only_briefly() {
     let masters = masters(3);
-    let redlock = over(&masters);
+    let redlock = client_over(&masters);
     let guard = redlock.acquire("r").expect("free");
     masters[0].stop().expect("stopped");
-    let started = Instant::now();
+    let started_at = Instant::now();
     drop((guard, redlock));
     // The client waits for at most 800 ms (the node timeout plus 300 ms). The limit here also covers a busy machine.
-    assert!(started.elapsed() < secs(8), "{:?}", started.elapsed());
+    assert!(started_at.elapsed() < secs(8), "{:?}", started_at.elapsed());
     assert!(!has_key(&masters[1], "r") && !has_key(&masters[2], "r"));
     masters[0].cont().expect("continued");
 }
@@ -117,7 +119,7 @@ fn silent_master_delays_the_drop_of_the_last_blocking_handle_only_briefly() {
 #[test]
 fn blocking_lock_is_held_by_only_one_of_many_threads_at_a_time() {
     let redlock = Redlock::in_memory(5);
-    let (inside, turns) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (inside, acquisitions) = (AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
@@ -131,13 +133,13 @@ fn blocking_lock_is_held_by_only_one_of_many_threads_at_a_time() {
                     );
                     thread::sleep(ms(1));
                     inside.store(false, Ordering::SeqCst);
-                    turns.fetch_add(1, Ordering::SeqCst);
+                    acquisitions.fetch_add(1, Ordering::SeqCst);
                     drop(guard);
                 }
             });
         }
     });
-    assert_eq!(turns.into_inner(), 40);
+    assert_eq!(acquisitions.into_inner(), 40);
 }
 
 #[tokio::test]
@@ -216,18 +218,18 @@ fn blocking_scopes_can_be_nested_and_report_lost_locks() {
     });
     assert_eq!(inner, Ok(Ok(true)));
     // This lock expires after 500 ms, but the closure runs for 700 ms.
-    let told = Arc::new(Mutex::new(None));
-    let tell = told.clone();
-    let brief = redlock.lock("brief").ttl(ms(500)).renewal(false);
-    let lost = brief.scope(|guard: &LockGuard| {
-        guard.on_lost(move |cause| *tell.lock().expect("no panic") = Some(cause));
+    let reported_cause = Arc::new(Mutex::new(None));
+    let cause_slot = reported_cause.clone();
+    let brief_lock = redlock.lock("brief").ttl(ms(500)).renewal(false);
+    let outcome = brief_lock.scope(|guard: &LockGuard| {
+        guard.on_lost(move |cause| *cause_slot.lock().expect("no panic") = Some(cause));
         thread::sleep(ms(700));
         "done"
     });
     let (cause, value) = (LossCause::Expired, Some("done"));
-    assert_eq!(lost, Err(ScopeError::Lost { cause, value }));
-    seen("the loss", || {
-        *told.lock().expect("no panic") == Some(LossCause::Expired)
+    assert_eq!(outcome, Err(ScopeError::Lost { cause, value }));
+    wait_until("the loss", || {
+        *reported_cause.lock().expect("no panic") == Some(LossCause::Expired)
     });
 }
 
@@ -258,12 +260,12 @@ fn scope_whose_body_fails_returns_the_error_and_releases_the_lock() {
 fn panic_of_a_progress_callback_reaches_the_thread_that_waits_for_the_lock() {
     let redlock = Redlock::in_memory(3);
     let guard = redlock.acquire("r").expect("free");
-    let waits = redlock.clone();
-    let waiting = thread::spawn(move || {
-        let lock = waits.lock("r").wait(Wait::For(secs(20)));
-        lock.waiting(|_| panic!("observed")).acquire().map(drop)
+    let second_client = redlock.clone();
+    let waiter = thread::spawn(move || {
+        let lock = second_client.lock("r").wait(Wait::For(secs(20)));
+        lock.waiter(|_| panic!("observed")).acquire().map(drop)
     });
-    let panicked = waiting
+    let panicked = waiter
         .join()
         .expect_err("the waiting thread must panic, because its progress callback panics");
     assert_eq!(panicked.downcast_ref(), Some(&"observed"));
@@ -304,11 +306,11 @@ fn blocking_quotas_owners_permits_and_once_jobs_work_like_async_ones() {
         .expect("the name must be valid")
         .permits;
     assert_eq!(permits.len(), 1);
-    let both = redlock.lock_all(["a", "b"]).acquire().expect("free");
-    assert_eq!(both.resources().count(), 2);
+    let guard = redlock.lock_all(["a", "b"]).acquire().expect("free");
+    assert_eq!(guard.resources().count(), 2);
     let reader = redlock.acquire("doc").expect("free").downgrade();
-    let beside = redlock.lock("doc").shared().acquire();
-    assert!(reader.is_ok() && beside.is_ok());
+    let second_reader = redlock.lock("doc").shared().acquire();
+    assert!(reader.is_ok() && second_reader.is_ok());
 }
 
 #[test]
@@ -317,16 +319,16 @@ fn blocking_observer_is_notified_of_the_start_and_the_end_of_a_leadership() {
     let election = redlock.election("scheduler");
     let mut observation = election.observe().expect("the name must be valid");
     assert_eq!(observation.next_within(secs(20)), Ok(Change::Nobody));
-    let leads = election
+    let leadership = election
         .campaign("here")
         .expect("the candidate must become the leader, because no other candidate leads");
-    let term = leads.term();
+    let term = leadership.term();
     match observation.next_within(secs(20)) {
         Ok(Change::Leads(leader)) => assert_eq!(leader.term, term),
         other => panic!("{other:?}"),
     }
-    assert!(leads.is_valid());
-    leads.resign().expect("no runtime");
+    assert!(leadership.is_valid());
+    leadership.resign().expect("no runtime");
     assert_eq!(observation.next_within(secs(20)), Ok(Change::Nobody));
     assert_eq!(observation.next_within(ms(50)), Ok(Change::Unchanged));
 }

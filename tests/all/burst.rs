@@ -12,27 +12,27 @@ use quorate::runtime::BoxFuture;
 use quorate::{LockGuard, Redlock, Wait};
 
 /// A master that answers acquires immediately and delays its answers to extensions.
-struct Slow {
+struct SlowToExtend {
     name: NodeName,
-    takes: Duration,
-    open: Arc<AtomicUsize>,
-    most_open: AtomicUsize,
-    extended: AtomicUsize,
+    delay: Duration,
+    open_batches: Arc<AtomicUsize>,
+    max_open_batches: AtomicUsize,
+    extended_locks: AtomicUsize,
 }
 
-impl Slow {
-    fn new(name: &str, takes: Duration) -> Arc<Self> {
+impl SlowToExtend {
+    fn new(name: &str, delay: Duration) -> Arc<Self> {
         Arc::new(Self {
             name: NodeName::new(name),
-            takes,
-            open: Arc::default(),
-            most_open: AtomicUsize::new(0),
-            extended: AtomicUsize::new(0),
+            delay,
+            open_batches: Arc::default(),
+            max_open_batches: AtomicUsize::new(0),
+            extended_locks: AtomicUsize::new(0),
         })
     }
 }
 
-impl Node for Slow {
+impl Node for SlowToExtend {
     fn name(&self) -> &NodeName {
         &self.name
     }
@@ -45,12 +45,13 @@ impl Node for Slow {
             }
             _ => return reply.answer(Ok(Answer::Released(true))),
         };
-        self.extended.fetch_add(items, Ordering::Relaxed);
-        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
-        self.most_open.fetch_max(open, Ordering::Relaxed);
-        let (takes, counter) = (self.takes, self.open.clone());
+        self.extended_locks.fetch_add(items, Ordering::Relaxed);
+        let open_batches = self.open_batches.fetch_add(1, Ordering::Relaxed) + 1;
+        self.max_open_batches
+            .fetch_max(open_batches, Ordering::Relaxed);
+        let (delay, counter) = (self.delay, self.open_batches.clone());
         tokio::spawn(async move {
-            tokio::time::sleep(takes).await;
+            tokio::time::sleep(delay).await;
             counter.fetch_sub(1, Ordering::Relaxed);
             reply.answer(Ok(Answer::Extended(vec![Extended::Kept; items])));
         });
@@ -63,7 +64,7 @@ impl Node for Slow {
     }
 }
 
-async fn take(redlock: &Redlock, count: usize, ttl: Duration) -> Vec<LockGuard> {
+async fn take_locks(redlock: &Redlock, count: usize, ttl: Duration) -> Vec<LockGuard> {
     let mut guards = Vec::with_capacity(count);
     for n in 0..count {
         let lock = redlock.lock(format!("job {n}")).ttl(ttl);
@@ -73,52 +74,52 @@ async fn take(redlock: &Redlock, count: usize, ttl: Duration) -> Vec<LockGuard> 
     guards
 }
 
-fn lost(guards: &[LockGuard]) -> usize {
+fn count_lost(guards: &[LockGuard]) -> usize {
     guards.iter().filter(|guard| !guard.is_valid()).count()
 }
 
 /// Holds 5,000 locks for 8 s. During this time, each lock is due for renewal at least twice. Checks that no lock is
 /// lost.
 ///
-/// Each of the three masters answers an extension only after its time in `takes`, in milliseconds. The client sends
+/// Each of the three masters answers an extension only after its time in `delay`, in milliseconds. The client sends
 /// extensions in batches. Returns how many batches one master had received but not yet answered: the maximum over time
 /// and over all masters.
-async fn most_open(takes: [u64; 3]) -> usize {
+async fn max_open_batches(delays: [u64; 3]) -> usize {
     const LOCKS: usize = 5_000;
-    let nodes: Vec<_> = takes
+    let nodes: Vec<_> = delays
         .iter()
         .enumerate()
-        .map(|(n, takes)| Slow::new(&format!("slow {n}"), ms(*takes)))
+        .map(|(n, delays)| SlowToExtend::new(&format!("slow {n}"), ms(*delays)))
         .collect();
-    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     let redlock = Redlock::builder()
-        .nodes(as_nodes.collect())
+        .nodes(dyn_nodes.collect())
         .build()
         .expect("good settings");
-    let guards = take(&redlock, LOCKS, secs(6)).await;
+    let guards = take_locks(&redlock, LOCKS, secs(6)).await;
     for _ in 0..40 {
         tokio::time::sleep(ms(200)).await;
-        assert_eq!(lost(&guards), 0);
+        assert_eq!(count_lost(&guards), 0);
     }
-    let least = nodes
+    let extension_counts = nodes
         .iter()
-        .map(|node| node.extended.load(Ordering::Relaxed));
-    assert!(least.min() >= Some(2 * LOCKS));
-    let most = nodes
+        .map(|node| node.extended_locks.load(Ordering::Relaxed));
+    assert!(extension_counts.min() >= Some(2 * LOCKS));
+    let maxima = nodes
         .iter()
-        .map(|node| node.most_open.load(Ordering::Relaxed));
-    most.max().unwrap_or(0)
+        .map(|node| node.max_open_batches.load(Ordering::Relaxed));
+    maxima.max().unwrap_or(0)
 }
 
 #[tokio::test]
 async fn five_thousand_locks_are_kept_while_all_masters_answer_renewals_slowly() {
     // The client must send further batches of renewals to a master that has not answered two batches yet.
-    assert!(most_open([400, 400, 400]).await > 2);
+    assert!(max_open_batches([400, 400, 400]).await > 2);
 }
 
 #[tokio::test]
 async fn five_thousand_locks_are_kept_while_one_of_three_masters_answers_renewals_slowly() {
-    most_open([0, 0, 900]).await;
+    max_open_batches([0, 0, 900]).await;
 }
 
 /// The margins are wide, because all processes of this test together need several seconds of processor time. On a busy
@@ -127,8 +128,8 @@ async fn five_thousand_locks_are_kept_while_one_of_three_masters_answers_renewal
 #[tokio::test]
 async fn five_thousand_locks_are_kept_while_a_master_is_stopped() {
     let masters = masters(5);
-    let redlock = settings(masters.urls()).node_timeout(secs(2));
-    let redlock = redlock.wait(Wait::Forever).build().expect("good settings");
+    let builder = settings(masters.urls()).node_timeout(secs(2));
+    let redlock = builder.wait(Wait::Forever).build().expect("good settings");
     let locks = (0..5_000).map(|n| {
         let lock = redlock.lock(format!("job {n}")).ttl(secs(12));
         lock.acquire()
@@ -139,7 +140,7 @@ async fn five_thousand_locks_are_kept_while_a_master_is_stopped() {
     for second in 0..9 {
         tokio::time::sleep(secs(1)).await;
         assert_eq!(
-            lost(&guards),
+            count_lost(&guards),
             0,
             "locks must not be lost, but some were after {second} s"
         );

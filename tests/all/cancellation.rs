@@ -8,10 +8,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::support::polled::{ENOUGH, polled};
+use crate::support::polled::{MAX_POLLS, poll_then_drop};
 use crate::support::slow::SlowNode;
 use crate::support::{
-    PATIENCE, ask_server, eventually, holders, masters, ms, secs, settings, take,
+    PATIENCE, ask_server, count_masters_with, eventually, masters, ms, secs, settings, take,
 };
 use quorate::node::Node;
 use quorate::node::memory::{Condition, MemoryNode};
@@ -20,65 +20,73 @@ use quorate_contract::requests;
 use quorate_testbed::{Fault as Harm, Injected, Masters, Proxy, Way};
 
 /// Masters in memory that delay requests and replies, and a client of them. Each master has its own delay.
-struct Far {
+struct SlowMasters {
     nodes: Vec<Arc<SlowNode>>,
     redlock: Redlock,
 }
 
-impl Far {
-    fn new(distances: &[u64], with: impl FnOnce(RedlockBuilder) -> RedlockBuilder) -> Self {
-        let node = |(n, &way): (usize, &u64)| SlowNode::new(&format!("far {n}"), ms(way), ms(way));
+impl SlowMasters {
+    fn new(distances: &[u64], adjust: impl FnOnce(RedlockBuilder) -> RedlockBuilder) -> Self {
+        let node =
+            |(n, &delay): (usize, &u64)| SlowNode::new(&format!("far {n}"), ms(delay), ms(delay));
         let nodes: Vec<_> = distances.iter().enumerate().map(node).collect();
-        let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+        let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
         let builder = Redlock::builder()
-            .nodes(as_nodes.collect())
+            .nodes(dyn_nodes.collect())
             .retry(Retry::new(ms(1), ms(3)).seed(1));
-        let redlock = with(builder).build().expect("good settings");
+        let redlock = adjust(builder).build().expect("good settings");
         Self { nodes, redlock }
     }
 
     /// The number of masters on which the lock has a holder or a queued waiter. Keys that outlive the lock, such as the
     /// fencing counter, are not counted.
-    fn locks(&self, resource: &str) -> usize {
-        let held = |node: &Arc<SlowNode>| {
+    fn count_locked_masters(&self, resource: &str) -> usize {
+        let is_locked = |node: &Arc<SlowNode>| {
             let request = requests::status(resource.as_bytes());
-            let said = node
+            let answer = node
                 .master
                 .with_master(|master, now| master.apply(now, &request));
-            match said {
+            match answer {
                 Ok(quorate::node::Answer::State(state)) => {
                     state.holder.is_some() || !state.queue.is_empty()
                 }
                 other => panic!("{other:?}"),
             }
         };
-        self.nodes.iter().filter(|node| held(node)).count()
+        self.nodes.iter().filter(|node| is_locked(node)).count()
     }
 
-    async fn settled(&self, what: &str) {
+    async fn assert_no_key_is_left(&self, what: &str) {
         let flush = tokio::time::timeout(PATIENCE, self.redlock.flush());
         flush
             .await
             .unwrap_or_else(|_| panic!("{what}: the background releases must end in time"));
-        assert_eq!(self.locks("job"), 0, "{what}: no key may be left");
+        assert_eq!(
+            self.count_locked_masters("job"),
+            0,
+            "{what}: no key may be left"
+        );
     }
 }
 
-/// Creates a future with `make`, drops it after a number of polls, and checks that no key is left. Repeats this for 1,
+/// Creates a future with `make_future`, drops it after a number of polls, and checks that no key is left. Repeats this for 1,
 /// 2, .. polls, with masters that answer immediately and with masters that answer after some milliseconds.
-async fn at_every_point<F, T>(
-    with: impl Fn(RedlockBuilder) -> RedlockBuilder,
-    make: impl Fn(Redlock) -> F,
+async fn drop_at_every_point<F, T>(
+    adjust: impl Fn(RedlockBuilder) -> RedlockBuilder,
+    make_future: impl Fn(Redlock) -> F,
 ) where
     F: Future<Output = T>,
 {
     for distances in [&[0, 0, 0][..], &[1, 2, 4], &[3, 0, 0, 3, 8]] {
-        for polls in 1..=ENOUGH {
-            let far = Far::new(distances, &with);
-            let done = polled(make(far.redlock.clone()), polls).await.is_some();
-            far.settled(&format!("{distances:?} after {polls} polls"))
+        for polls in 1..=MAX_POLLS {
+            let slow_masters = SlowMasters::new(distances, &adjust);
+            let is_complete = poll_then_drop(make_future(slow_masters.redlock.clone()), polls)
+                .await
+                .is_some();
+            slow_masters
+                .assert_no_key_is_left(&format!("{distances:?} after {polls} polls"))
                 .await;
-            if done {
+            if is_complete {
                 assert!(
                     polls > 1 || distances[0] == 0,
                     "with delayed answers, the future must not complete at its first poll"
@@ -86,20 +94,20 @@ async fn at_every_point<F, T>(
                 break;
             }
             assert!(
-                polls < ENOUGH,
-                "{distances:?}: the future must complete in fewer than {ENOUGH} polls"
+                polls < MAX_POLLS,
+                "{distances:?}: the future must complete in fewer than {MAX_POLLS} polls"
             );
         }
     }
 }
 
-fn as_it_is(builder: RedlockBuilder) -> RedlockBuilder {
+fn unchanged(builder: RedlockBuilder) -> RedlockBuilder {
     builder
 }
 
 #[tokio::test(start_paused = true)]
 async fn try_acquire_dropped_at_any_await_point_leaves_no_key() {
-    at_every_point(as_it_is, async |redlock| {
+    drop_at_every_point(unchanged, async |redlock| {
         drop(redlock.try_acquire("job").await.expect("free"));
     })
     .await;
@@ -107,7 +115,7 @@ async fn try_acquire_dropped_at_any_await_point_leaves_no_key() {
 
 #[tokio::test(start_paused = true)]
 async fn release_dropped_at_any_await_point_leaves_no_key() {
-    at_every_point(as_it_is, async |redlock| {
+    drop_at_every_point(unchanged, async |redlock| {
         redlock.acquire("job").await.expect("free").release().await;
     })
     .await;
@@ -115,7 +123,7 @@ async fn release_dropped_at_any_await_point_leaves_no_key() {
 
 #[tokio::test(start_paused = true)]
 async fn extension_dropped_at_any_await_point_leaves_no_key() {
-    at_every_point(as_it_is, async |redlock| {
+    drop_at_every_point(unchanged, async |redlock| {
         let guard = redlock.acquire("job").await.expect("free");
         guard.extend(secs(20)).await.expect("extended");
         guard.extend(secs(25)).await.expect("extended");
@@ -125,7 +133,7 @@ async fn extension_dropped_at_any_await_point_leaves_no_key() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_for_lock_loss_leaves_no_key_if_dropped_at_any_await_point() {
-    at_every_point(as_it_is, async |redlock| {
+    drop_at_every_point(unchanged, async |redlock| {
         let guard = redlock.acquire("job").await.expect("free");
         let lost = guard.lost();
         futures::future::join(lost, async {
@@ -139,7 +147,7 @@ async fn wait_for_lock_loss_leaves_no_key_if_dropped_at_any_await_point() {
 
 #[tokio::test(start_paused = true)]
 async fn scope_dropped_at_any_await_point_leaves_no_key() {
-    at_every_point(as_it_is, async |redlock| {
+    drop_at_every_point(unchanged, async |redlock| {
         redlock
             .scope("job", async |guard| {
                 for _ in 0..5 {
@@ -155,19 +163,21 @@ async fn scope_dropped_at_any_await_point_leaves_no_key() {
 
 #[tokio::test(start_paused = true)]
 async fn acquire_with_a_token_confirmation_dropped_at_any_await_point_leaves_no_key() {
-    for polls in 1..=ENOUGH {
-        let far = Far::new(&[1, 2, 4], as_it_is);
+    for polls in 1..=MAX_POLLS {
+        let slow_masters = SlowMasters::new(&[1, 2, 4], unchanged);
         // The masters have different fencing counters, so the acquire also sends confirm requests.
-        for (n, node) in far.nodes.iter().enumerate() {
+        for (n, node) in slow_masters.nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
                 let ahead = (now + 2_000_000 + n as u64).to_string();
                 master.put_text(now, b"quorate:fence:job", ahead.as_bytes(), None);
             });
         }
-        let acquire = async { drop(far.redlock.acquire("job").await.expect("free")) };
-        let done = polled(acquire, polls).await.is_some();
-        far.settled(&format!("after {polls} polls")).await;
-        if done {
+        let acquire = async { drop(slow_masters.redlock.acquire("job").await.expect("free")) };
+        let is_complete = poll_then_drop(acquire, polls).await.is_some();
+        slow_masters
+            .assert_no_key_is_left(&format!("after {polls} polls"))
+            .await;
+        if is_complete {
             assert!(
                 polls > 2,
                 "an acquire with a second round of requests must need more than two polls"
@@ -175,27 +185,27 @@ async fn acquire_with_a_token_confirmation_dropped_at_any_await_point_leaves_no_
             return;
         }
     }
-    panic!("the future must complete in at most {ENOUGH} polls");
+    panic!("the future must complete in at most {MAX_POLLS} polls");
 }
 
 #[tokio::test]
 async fn acquire_without_a_majority_deletes_its_lock_key_on_masters_that_never_answered() {
     let nodes: Vec<_> = (0..5).map(|n| MemoryNode::new(&format!("{n}"))).collect();
-    for down in &nodes[..3] {
-        down.set_condition(Condition::Mute);
+    for down_node in &nodes[..3] {
+        down_node.set_condition(Condition::Mute);
     }
-    let as_nodes = nodes
+    let dyn_nodes = nodes
         .iter()
         .map(|node| Arc::new(node.clone()) as Arc<dyn Node>);
-    let redlock = Redlock::builder().nodes(as_nodes.collect()).build();
-    let redlock = redlock.expect("good settings");
+    let build_result = Redlock::builder().nodes(dyn_nodes.collect()).build();
+    let redlock = build_result.expect("good settings");
     let error = redlock.lock("job").wait(Wait::For(ms(50))).acquire().await;
     error.expect_err("no quorum");
     for node in &nodes {
         let request = requests::status(b"job");
-        let said = node.with_master(|master, now| master.apply(now, &request));
-        let Ok(quorate::node::Answer::State(state)) = said else {
-            panic!("{said:?}")
+        let answer = node.with_master(|master, now| master.apply(now, &request));
+        let Ok(quorate::node::Answer::State(state)) = answer else {
+            panic!("{answer:?}")
         };
         assert_eq!(
             state.holder, None,
@@ -205,13 +215,13 @@ async fn acquire_without_a_majority_deletes_its_lock_key_on_masters_that_never_a
 }
 
 /// Real masters, a proxy in front of each, and a client that reaches the masters through the proxies.
-struct Real {
+struct ProxiedMasters {
     masters: Masters,
     proxies: Vec<Proxy>,
     redlock: Redlock,
 }
 
-impl Real {
+impl ProxiedMasters {
     fn new(n: usize) -> Self {
         let masters = masters(n);
         let proxy = |n: usize| Proxy::start(masters[n].addr()).expect("a proxy");
@@ -229,12 +239,12 @@ impl Real {
         }
     }
 
-    fn latency(&self, way: Duration) -> Vec<Injected> {
-        let latency = |proxy| Harm::latency(Way::Both, way).inject(proxy);
+    fn latency(&self, delay: Duration) -> Vec<Injected> {
+        let latency = |proxy| Harm::latency(Way::Both, delay).inject(proxy);
         self.proxies.iter().map(latency).collect()
     }
 
-    async fn flushed(&self) {
+    async fn flush(&self) {
         let flush = tokio::time::timeout(PATIENCE, self.redlock.flush());
         flush
             .await
@@ -242,17 +252,18 @@ impl Real {
     }
 
     /// The number of lock keys plus the number of queue keys of `job`, summed over all masters.
-    fn left(&self) -> usize {
-        holders(&self.masters, "job") + holders(&self.masters, "quorate:queue:job")
+    fn count_keys(&self) -> usize {
+        count_masters_with(&self.masters, "job")
+            + count_masters_with(&self.masters, "quorate:queue:job")
     }
 }
 
-type Verb = (
+type NamedCall = (
     &'static str,
     fn(Redlock) -> Pin<Box<dyn Future<Output = ()>>>,
 );
 
-const VERBS: [Verb; 4] = [
+const CALLS: [NamedCall; 4] = [
     ("acquire", |redlock| {
         Box::pin(async move { drop(redlock.acquire("job").await.expect("free")) })
     }),
@@ -277,30 +288,32 @@ const VERBS: [Verb; 4] = [
 
 #[tokio::test]
 async fn future_dropped_at_any_time_leaves_no_key_on_real_masters_with_network_latency() {
-    let real = Real::new(3);
-    take(&real.redlock, "job").await.release().await;
-    let _far = real.latency(ms(2));
-    for (name, verb) in VERBS {
-        for polls in 1..=ENOUGH {
-            let done = polled(verb(real.redlock.clone()), polls).await.is_some();
-            real.flushed().await;
+    let proxied = ProxiedMasters::new(3);
+    take(&proxied.redlock, "job").await.release().await;
+    let _far = proxied.latency(ms(2));
+    for (name, call) in CALLS {
+        for polls in 1..=MAX_POLLS {
+            let is_complete = poll_then_drop(call(proxied.redlock.clone()), polls)
+                .await
+                .is_some();
+            proxied.flush().await;
             assert_eq!(
-                real.left(),
+                proxied.count_keys(),
                 0,
                 "{name}, dropped after {polls} polls, must leave no key"
             );
-            if done {
+            if is_complete {
                 break;
             }
         }
         // Also drop the futures after fixed times from 0 to 11.5 ms, independently of their polls.
-        for after in (0..24).map(|n| Duration::from_micros(500 * n)) {
-            let _ = tokio::time::timeout(after, verb(real.redlock.clone())).await;
-            real.flushed().await;
+        for limit in (0..24).map(|n| Duration::from_micros(500 * n)) {
+            let _ = tokio::time::timeout(limit, call(proxied.redlock.clone())).await;
+            proxied.flush().await;
             assert_eq!(
-                real.left(),
+                proxied.count_keys(),
                 0,
-                "{name}, dropped after {after:?}, must leave no key"
+                "{name}, dropped after {limit:?}, must leave no key"
             );
         }
     }
@@ -308,7 +321,7 @@ async fn future_dropped_at_any_time_leaves_no_key_on_real_masters_with_network_l
 
 /// A client with the default node timeout of 50 ms and a connect timeout of 500 ms, for tests in which a master stops
 /// answering.
-fn brief(masters: &Masters) -> Redlock {
+fn client_with_short_timeouts(masters: &Masters) -> Redlock {
     let builder = settings(masters.urls());
     let builder = builder.node_timeout(ms(50)).connect_timeout(ms(500));
     builder.build().expect("good settings")
@@ -317,32 +330,35 @@ fn brief(masters: &Masters) -> Redlock {
 #[tokio::test]
 async fn dropped_acquire_leaves_no_key_on_a_stopped_master_that_resumes() {
     for round in 0..3 {
-        let real = Real::new(3);
-        let near = brief(&real.masters);
-        take(&near, "job").await.release().await;
-        near.flush().await;
-        real.masters[0].stop().expect("stopped");
+        let proxied = ProxiedMasters::new(3);
+        let direct_client = client_with_short_timeouts(&proxied.masters);
+        take(&direct_client, "job").await.release().await;
+        direct_client.flush().await;
+        proxied.masters[0].stop().expect("stopped");
         // The first poll sends an acquire request to every master. The stopped master does not read its request yet.
         let polls = 1 + round;
-        polled(near.acquire("job"), polls).await;
+        poll_then_drop(direct_client.acquire("job"), polls).await;
         // The client's connect timeout is 500 ms. Stop the master for a shorter, a similar and a longer time.
         tokio::time::sleep([ms(20), ms(550), ms(1500)][round]).await;
-        real.masters[0].cont().expect("continued");
-        eventually("no master may have a key left", || real.left() == 0).await;
+        proxied.masters[0].cont().expect("continued");
+        eventually("no master may have a key left", || {
+            proxied.count_keys() == 0
+        })
+        .await;
         // Each master receives this acquire after all requests of the dropped acquire, and executes it after them.
-        take(&near, "other").await.release().await;
+        take(&direct_client, "other").await.release().await;
         tokio::time::sleep(ms(200)).await;
-        assert_eq!(real.left(), 0);
+        assert_eq!(proxied.count_keys(), 0);
     }
 }
 
 #[tokio::test]
 async fn release_deletes_the_lock_key_after_a_stopped_master_resumes() {
     let masters = masters(3);
-    let redlock = brief(&masters);
+    let redlock = client_with_short_timeouts(&masters);
     let guard = take(&redlock, "job").await;
     eventually("all masters must have the key", || {
-        holders(&masters, "job") == 3
+        count_masters_with(&masters, "job") == 3
     })
     .await;
     masters[0].stop().expect("stopped");
@@ -350,62 +366,68 @@ async fn release_deletes_the_lock_key_after_a_stopped_master_resumes() {
     // below to that master until the master answers again.
     take(&redlock, "other").await.release().await;
     tokio::time::sleep(ms(100)).await;
-    let started = Instant::now();
+    let started_at = Instant::now();
     let released = guard.release().await;
     assert!(
-        started.elapsed() < secs(5),
+        started_at.elapsed() < secs(5),
         "the release must not wait for the stopped master"
     );
     assert!(released.was_valid);
     tokio::time::sleep(ms(800)).await;
     masters[0].cont().expect("continued");
     eventually("no master may have a key left", || {
-        holders(&masters, "job") == 0
+        count_masters_with(&masters, "job") == 0
     })
     .await;
 }
 
 #[tokio::test]
 async fn dropped_guard_deletes_its_lock_keys_even_if_all_connections_were_cut() {
-    let real = Real::new(3);
+    let proxied = ProxiedMasters::new(3);
     for _ in 0..10 {
-        let guard = take(&real.redlock, "job").await;
+        let guard = take(&proxied.redlock, "job").await;
         eventually("all masters must have the key", || {
-            holders(&real.masters, "job") == 3
+            count_masters_with(&proxied.masters, "job") == 3
         })
         .await;
-        for proxy in &real.proxies {
+        for proxy in &proxied.proxies {
             proxy.reset_all();
         }
         drop(guard);
-        eventually("no master may have a key left", || real.left() == 0).await;
+        eventually("no master may have a key left", || {
+            proxied.count_keys() == 0
+        })
+        .await;
     }
 }
 
 #[tokio::test]
 async fn releases_to_unreachable_masters_are_delivered_when_the_masters_can_be_reached() {
-    let real = Real::new(3);
-    let guard = take(&real.redlock, "job").await;
+    let proxied = ProxiedMasters::new(3);
+    let guard = take(&proxied.redlock, "job").await;
     eventually("all masters must have the key", || {
-        holders(&real.masters, "job") == 3
+        count_masters_with(&proxied.masters, "job") == 3
     })
     .await;
-    let refused: Vec<_> = real
+    let refused: Vec<_> = proxied
         .proxies
         .iter()
         .map(|p| Harm::Refuse.inject(p))
         .collect();
-    for proxy in &real.proxies {
+    for proxy in &proxied.proxies {
         proxy.reset_all();
     }
     tokio::time::sleep(ms(100)).await;
     let released = guard.release().await;
     assert_eq!(released.unreachable, 3, "{released:?}");
     tokio::time::sleep(ms(300)).await;
-    assert_eq!(holders(&real.masters, "job"), 3);
+    assert_eq!(count_masters_with(&proxied.masters, "job"), 3);
     drop(refused);
-    eventually("no master may have a key left", || real.left() == 0).await;
-    let ttl = ask_server(&real.masters[0], &["TTL", "job"]).int();
+    eventually("no master may have a key left", || {
+        proxied.count_keys() == 0
+    })
+    .await;
+    let ttl = ask_server(&proxied.masters[0], &["TTL", "job"]).int();
     assert_eq!(
         ttl,
         Some(-2),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// The names of all crates that Cargo compiles for the library `quorate` with the features in `features`.
-fn crates(features: &str) -> BTreeSet<String> {
+fn packages_with_features(features: &str) -> BTreeSet<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let tree = Command::new(cargo)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
@@ -27,8 +27,8 @@ fn crates(features: &str) -> BTreeSet<String> {
         ])
         .output()
         .expect("cargo runs");
-    let said = String::from_utf8_lossy(&tree.stderr);
-    assert!(tree.status.success(), "{said}");
+    let error_text = String::from_utf8_lossy(&tree.stderr);
+    assert!(tree.status.success(), "{error_text}");
     let tree = String::from_utf8_lossy(&tree.stdout).into_owned();
     tree.lines()
         .filter_map(|line| line.split(' ').next().map(str::to_owned))
@@ -37,18 +37,21 @@ fn crates(features: &str) -> BTreeSet<String> {
 
 #[test]
 fn program_that_uses_only_redis_compiles_no_crate_for_other_kinds_of_masters() {
-    let alone = crates("");
-    assert!(alone.contains("quorate") && !alone.contains("redis"));
-    assert!(crates("redis").contains("redis"));
-    for name in &alone {
-        let other = ["mysql", "maria", "postgres", "zookeeper"];
-        assert!(!other.iter().any(|kind| name.contains(kind)), "{name}");
+    let packages = packages_with_features("");
+    assert!(packages.contains("quorate") && !packages.contains("redis"));
+    assert!(packages_with_features("redis").contains("redis"));
+    for name in &packages {
+        let other_kinds = ["mysql", "maria", "postgres", "zookeeper"];
+        assert!(
+            !other_kinds.iter().any(|kind| name.contains(kind)),
+            "{name}"
+        );
     }
     // The feature `node` (the traits for other kinds of masters) adds no crate.
-    assert_eq!(crates("node"), alone);
+    assert_eq!(packages_with_features("node"), packages);
     assert_ne!(
-        crates("tls-rustls"),
-        alone,
+        packages_with_features("tls-rustls"),
+        packages,
         "the feature must add crates to the list, or this test compares nothing"
     );
 }
@@ -62,8 +65,8 @@ fn features_for(package: &str) -> BTreeSet<String> {
         .args(["--edges", "features,normal,build", "--prefix", "none"])
         .output()
         .expect("cargo runs");
-    let said = String::from_utf8_lossy(&tree.stderr);
-    assert!(tree.status.success(), "{said}");
+    let error_text = String::from_utf8_lossy(&tree.stderr);
+    assert!(tree.status.success(), "{error_text}");
     let tree = String::from_utf8_lossy(&tree.stdout).into_owned();
     let features = tree.lines().filter_map(|line| {
         let feature = line.strip_prefix("quorate feature \"")?;
@@ -74,7 +77,7 @@ fn features_for(package: &str) -> BTreeSet<String> {
 
 #[test]
 fn only_the_simulation_contains_the_switches_of_seeded_bugs() {
-    let seeded = "seeded-bugs";
+    let feature = "seeded-bugs";
     for package in [
         "quorate-cli",
         "quorate-contract",
@@ -88,11 +91,11 @@ fn only_the_simulation_contains_the_switches_of_seeded_bugs() {
             features.contains("node") || features.contains("default"),
             "{package}: {features:?}"
         );
-        assert!(!features.contains(seeded), "{package}: {features:?}");
+        assert!(!features.contains(feature), "{package}: {features:?}");
     }
     let simulation = features_for("quorate-simulation");
     assert!(
-        simulation.contains(seeded),
+        simulation.contains(feature),
         "the simulation needs the feature, or this test compares nothing: {simulation:?}"
     );
 }
@@ -122,18 +125,18 @@ fn code_of_seeded_bugs_depends_on_its_feature() {
     for path in files.iter().filter(|path| !path.ends_with("store/flaw.rs")) {
         let text = std::fs::read_to_string(path).expect("a file");
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
-        for (at, line) in lines.iter().enumerate() {
+        for (index, line) in lines.iter().enumerate() {
             if line.starts_with("//") || !line.to_lowercase().contains("flaw") {
                 continue;
             }
             uses += 1;
-            let before = at.checked_sub(1).map_or("", |before| lines[before]);
+            let previous = index.checked_sub(1).map_or("", |previous| lines[previous]);
             assert_eq!(
-                before,
+                previous,
                 "#[cfg(feature = \"seeded-bugs\")]",
                 "{}, line {}: {line}",
                 path.display(),
-                at + 1
+                index + 1
             );
         }
     }
@@ -164,21 +167,27 @@ fn bill_of_materials_lists_exactly_the_crates_of_the_command() {
     let wanted: BTreeSet<String> = tree.lines().filter_map(package).collect();
     assert!(wanted.len() > 100, "{wanted:?}");
     // A crate that only the build script of another crate uses.
-    assert!(wanted.iter().any(|one| one.contains("cargo/cc@")));
+    assert!(wanted.iter().any(|url| url.contains("cargo/cc@")));
 
-    let bill = Command::new(root.join("scripts/bill-of-materials"))
+    let output = Command::new(root.join("scripts/bill-of-materials"))
         .output()
         .expect("the script runs");
-    assert!(bill.status.success(), "{bill:?}");
-    let text = String::from_utf8_lossy(&bill.stdout).into_owned();
-    let listed = text.split("\"purl\": \"").skip(1);
-    let listed: Vec<&str> = listed.filter_map(|rest| rest.split('"').next()).collect();
-    let set: BTreeSet<String> = listed.iter().map(|one| (*one).to_owned()).collect();
-    assert_eq!(set, wanted);
-    assert_eq!(listed.len(), set.len(), "no crate is listed twice");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let listed_urls = text.split("\"purl\": \"").skip(1);
+    let listed_urls: Vec<&str> = listed_urls
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
+    let distinct: BTreeSet<String> = listed_urls.iter().map(|url| (*url).to_owned()).collect();
+    assert_eq!(distinct, wanted);
+    assert_eq!(
+        listed_urls.len(),
+        distinct.len(),
+        "no crate is listed twice"
+    );
     for line in text.lines().filter(|line| line.contains("\"purl\"")) {
         assert!(line.contains("\"expression\""), "no license: {line}");
-        let ours = line.contains("pkg:cargo/quorate");
-        assert_eq!(line.contains("SHA-256"), !ours, "checksum: {line}");
+        let is_ours = line.contains("pkg:cargo/quorate");
+        assert_eq!(line.contains("SHA-256"), !is_ours, "checksum: {line}");
     }
 }

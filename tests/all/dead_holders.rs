@@ -11,13 +11,13 @@ use quorate::{Instant, LockRequest, Redlock, StatusVerdict, Take, Wait};
 
 use crate::support::{ms, secs};
 
-const HOUR: i64 = 3_600_000_000;
+const HOUR_US: i64 = 3_600_000_000;
 
 /// The TTL of all locks.
 const TTL: Duration = secs(1);
 
 /// A time after which a lock of a holder that has died can be acquired.
-const DEAD: Duration = secs(3);
+const UNTIL_EXPIRED: Duration = secs(3);
 
 /// A process on one machine. Its wall clock is ahead by `ahead` microseconds.
 #[derive(Clone, Copy, Default)]
@@ -25,14 +25,14 @@ struct Process {
     machine: Option<u64>,
     ahead: i64,
     /// If set, all clocks of this process advance by an hour when the value becomes true.
-    later: Option<&'static AtomicBool>,
+    hour_has_passed: Option<&'static AtomicBool>,
 }
 
 impl Runtime for Process {
     fn now(&self) -> Instant {
-        let hour = Duration::from_micros(HOUR as u64);
+        let hour = Duration::from_micros(HOUR_US as u64);
         Instant::now()
-            + if self.is_later() {
+            + if self.is_an_hour_later() {
                 hour
             } else {
                 Duration::ZERO
@@ -40,9 +40,9 @@ impl Runtime for Process {
     }
 
     fn wall_micros(&self) -> u64 {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let micros = since.expect("after 1970").as_micros() as u64;
-        let hour = if self.is_later() { HOUR } else { 0 };
+        let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let micros = since_epoch.expect("after 1970").as_micros() as u64;
+        let hour = if self.is_an_hour_later() { HOUR_US } else { 0 };
         micros.saturating_add_signed(self.ahead + hour)
     }
 
@@ -63,8 +63,8 @@ impl Runtime for Process {
         // Only the runtime of the library draws from the operating system. So use its random addresses of a hash map.
         use std::hash::{BuildHasher, RandomState};
         for chunk in bytes.chunks_mut(8) {
-            let drawn = RandomState::new().hash_one(0).to_le_bytes();
-            chunk.copy_from_slice(&drawn[..chunk.len()]);
+            let random_bytes = RandomState::new().hash_one(0).to_le_bytes();
+            chunk.copy_from_slice(&random_bytes[..chunk.len()]);
         }
     }
 }
@@ -77,16 +77,16 @@ impl Process {
         }
     }
 
-    fn on(machine: u64) -> Self {
+    fn on_machine(machine: u64) -> Self {
         Self {
             machine: Some(machine),
             ..Self::default()
         }
     }
 
-    fn is_later(&self) -> bool {
-        self.later
-            .is_some_and(|later| later.load(Ordering::Relaxed))
+    fn is_an_hour_later(&self) -> bool {
+        self.hour_has_passed
+            .is_some_and(|hour_has_passed| hour_has_passed.load(Ordering::Relaxed))
     }
 
     /// Starts a new process. The store has no clock.
@@ -98,37 +98,39 @@ impl Process {
     }
 
     /// Runs a new process that tries once to take the lock `nightly`, and then dies. Returns whether it got the lock.
-    async fn tries(self, table: &Table) -> bool {
-        self.tries_for(table, EXCLUSIVE).await
+    async fn try_nightly(self, table: &Table) -> bool {
+        self.try_kind(table, EXCLUSIVE).await
     }
 
     /// Runs a new process that tries once to take a lock of this kind, and then dies. Returns whether it got the lock.
-    async fn tries_for(self, table: &Table, kind: Kind) -> bool {
-        self.run(table, async move |process| {
+    async fn try_kind(self, table: &Table, kind: Kind) -> bool {
+        self.run_and_die(table, async move |process| {
             let tried = kind(&process).renewal(false).try_acquire().await;
             let guard = tried.expect("no fault").acquired();
-            let took = guard.is_some();
+            let is_acquired = guard.is_some();
             std::mem::forget(guard);
-            took
+            is_acquired
         })
         .await
     }
 
     /// Runs a new process. When `run` ends, the process dies: none of its tasks goes on, so it releases nothing.
-    async fn run<F, T>(self, table: &Table, run: F) -> T
+    async fn run_and_die<F, T>(self, table: &Table, run_and_die: F) -> T
     where
         F: AsyncFnOnce(Redlock) -> T + Send + 'static,
         T: Send + 'static,
     {
         let table = table.clone();
-        let dies = move || {
-            let tasks = tokio::runtime::Builder::new_current_thread()
+        let process = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .expect("a runtime");
-            tasks.block_on(async { run(self.start(&table)).await })
+            runtime.block_on(async { run_and_die(self.start(&table)).await })
         };
-        tokio::task::spawn_blocking(dies).await.expect("no panic")
+        tokio::task::spawn_blocking(process)
+            .await
+            .expect("no panic")
     }
 }
 
@@ -144,7 +146,7 @@ const READER: Kind = |process| process.lock("nightly").shared();
 const PERMIT: Kind = |process| process.semaphore("nightly", 1);
 const SEVERAL: Kind = |process| process.lock_all(["nightly", "weekly"]);
 const OWNER: Kind = |process| process.owner("boss").expect("a good id").lock("nightly");
-const OTHER: Kind = |process| process.owner("clerk").expect("a good id").lock("nightly");
+const OTHER_OWNER: Kind = |process| process.owner("clerk").expect("a good id").lock("nightly");
 
 #[tokio::test]
 async fn process_that_tries_once_gets_the_lock_of_a_dead_holder() {
@@ -155,17 +157,17 @@ async fn process_that_tries_once_gets_the_lock_of_a_dead_holder() {
         (PERMIT, PERMIT),
         (SEVERAL, SEVERAL),
         (SEVERAL, EXCLUSIVE),
-        (OWNER, OTHER),
+        (OWNER, OTHER_OWNER),
     ];
-    let all = kinds.map(async |(dies, comes): (Kind, Kind)| {
+    let attempts = kinds.map(async |(dead_kind, next_kind): (Kind, Kind)| {
         let table = table();
         let process = Process::default();
-        assert!(process.tries_for(&table, dies).await);
-        assert!(!process.tries_for(&table, comes).await);
-        tokio::time::sleep(DEAD).await;
-        process.tries_for(&table, comes).await
+        assert!(process.try_kind(&table, dead_kind).await);
+        assert!(!process.try_kind(&table, next_kind).await);
+        tokio::time::sleep(UNTIL_EXPIRED).await;
+        process.try_kind(&table, next_kind).await
     });
-    assert_eq!(futures::future::join_all(all).await, [true; 7]);
+    assert_eq!(futures::future::join_all(attempts).await, [true; 7]);
 }
 
 #[tokio::test]
@@ -175,11 +177,15 @@ async fn unit_of_a_quota_can_be_taken_by_a_later_process_after_its_taker_died() 
     process.quota("prizes").create(2).await.expect("new");
     // A process dies while it takes a unit: it holds the lock of the quota.
     let take: Kind = |process| process.lock("prizes");
-    assert!(Process::default().tries_for(&table, take).await);
-    tokio::time::sleep(DEAD).await;
-    let later = Process::default().start(&table);
-    let take = later.quota("prizes").wait(Wait::For(ms(500))).take(1).await;
-    let take = take.expect("the dead process must not block the quota");
+    assert!(Process::default().try_kind(&table, take).await);
+    tokio::time::sleep(UNTIL_EXPIRED).await;
+    let hour_has_passed = Process::default().start(&table);
+    let outcome = hour_has_passed
+        .quota("prizes")
+        .wait(Wait::For(ms(500)))
+        .take(1)
+        .await;
+    let take = outcome.expect("the dead process must not block the quota");
     assert!(matches!(take, Take::Taken { .. }), "{take:?}");
 }
 
@@ -187,11 +193,14 @@ async fn unit_of_a_quota_can_be_taken_by_a_later_process_after_its_taker_died() 
 async fn wait_that_is_shorter_than_the_ttl_outlasts_a_dead_holder() {
     let table = table();
     let long: Kind = |process| process.lock("nightly").ttl(secs(6));
-    assert!(Process::default().tries_for(&table, long).await);
+    assert!(Process::default().try_kind(&table, long).await);
     tokio::time::sleep(secs(4)).await;
     // 2.6 s of the lease of the dead holder are left.
-    let later = Process::default().start(&table);
-    let waits = later.lock("nightly").wait(Wait::For(secs(5))).acquire();
+    let hour_has_passed = Process::default().start(&table);
+    let waits = hour_has_passed
+        .lock("nightly")
+        .wait(Wait::For(secs(5)))
+        .acquire();
     waits
         .await
         .expect("the wait ends after the lease")
@@ -204,25 +213,25 @@ async fn waiter_that_died_blocks_no_process_that_tries_once() {
     let table = table();
     let holder = Process::default().start(&table);
     let guard = holder.acquire("nightly").await.expect("free");
-    let dies = async |process: Redlock| {
+    let process = async |process: Redlock| {
         let mut waits = Box::pin(process.acquire("nightly"));
         let waited = tokio::time::timeout(ms(300), &mut waits).await;
         std::mem::forget(waits);
         waited.is_err()
     };
-    assert!(Process::default().run(&table, dies).await);
+    assert!(Process::default().run_and_die(&table, process).await);
     guard.release().await;
     assert!(
-        !Process::default().tries(&table).await,
+        !Process::default().try_nightly(&table).await,
         "a waiter is in line"
     );
-    tokio::time::sleep(DEAD).await;
-    let status = Process::default().start(&table).status("nightly").await;
-    let status = status.expect("a good name");
-    let shown = status.nodes[0].state.as_ref().expect("no fault");
+    tokio::time::sleep(UNTIL_EXPIRED).await;
+    let result = Process::default().start(&table).status("nightly").await;
+    let status = result.expect("a good name");
+    let state = status.nodes[0].state.as_ref().expect("no fault");
     assert_eq!(status.verdict(), StatusVerdict::Free);
-    assert!(shown.queue.is_empty(), "{shown:?}");
-    assert!(Process::default().tries(&table).await);
+    assert!(state.queue.is_empty(), "{state:?}");
+    assert!(Process::default().try_nightly(&table).await);
 }
 
 #[tokio::test]
@@ -230,16 +239,16 @@ async fn status_of_a_later_process_shows_a_dead_holder_as_long_as_a_try_is_refus
     let table = table();
     let verdict = async || {
         let status = Process::default().start(&table).status("nightly").await;
-        let listed = Process::default().start(&table).list("").await;
+        let listing = Process::default().start(&table).list("").await;
         let status = status.expect("a good name").verdict();
-        (status == StatusVerdict::Free, listed.locks.is_empty())
+        (status == StatusVerdict::Free, listing.locks.is_empty())
     };
-    assert!(Process::default().tries(&table).await);
-    assert!(!Process::default().tries(&table).await);
+    assert!(Process::default().try_nightly(&table).await);
+    assert!(!Process::default().try_nightly(&table).await);
     assert_eq!(verdict().await, (false, false));
-    tokio::time::sleep(DEAD).await;
+    tokio::time::sleep(UNTIL_EXPIRED).await;
     assert_eq!(verdict().await, (true, true));
-    assert!(Process::default().tries(&table).await);
+    assert!(Process::default().try_nightly(&table).await);
 }
 
 #[tokio::test]
@@ -259,14 +268,14 @@ async fn one_wrong_clock_never_ends_the_lease_of_another_client() {
             },
         ),
     ];
-    for (what, fault) in faults {
-        for ahead in [HOUR, -HOUR] {
+    for (label, fault) in faults {
+        for ahead in [HOUR_US, -HOUR_US] {
             let table = table();
             let holder = Process::default().start(&table);
             let guard = holder.acquire("nightly").await.expect("free");
             let process = fault(&table, ahead);
             for _ in 0..3 {
-                assert!(!process.tries(&table).await, "{what}: {ahead}");
+                assert!(!process.try_nightly(&table).await, "{label}: {ahead}");
             }
             assert!(guard.is_valid());
             guard.release().await;
@@ -277,48 +286,51 @@ async fn one_wrong_clock_never_ends_the_lease_of_another_client() {
 #[tokio::test]
 async fn both_wrong_clocks_do_not_end_the_lease_of_a_client_on_the_same_machine() {
     let table = table();
-    let holder = Process::on(1).start(&table);
+    let holder = Process::on_machine(1).start(&table);
     let guard = holder.acquire("nightly").await.expect("free");
-    table.set_date_ahead(HOUR);
+    table.set_date_ahead(HOUR_US);
     let ahead = Process {
-        ahead: HOUR,
-        ..Process::on(1)
+        ahead: HOUR_US,
+        ..Process::on_machine(1)
     };
-    assert!(!ahead.tries(&table).await);
+    assert!(!ahead.try_nightly(&table).await);
     guard.release().await;
 }
 
 #[tokio::test]
 async fn process_with_unusable_dates_leaves_a_note_from_which_the_next_process_counts() {
-    let late = [
-        ("a client whose clock is wrong", Process::ahead(HOUR), 0),
-        ("another leader", Process::default(), HOUR),
+    let cases = [
+        ("a client whose clock is wrong", Process::ahead(HOUR_US), 0),
+        ("another leader", Process::default(), HOUR_US),
     ];
-    for (what, process, leader) in late {
+    for (label, process, leader) in cases {
         let table = table();
-        assert!(Process::default().tries(&table).await);
+        assert!(Process::default().try_nightly(&table).await);
         if leader != 0 {
             table.elect(leader);
         }
-        tokio::time::sleep(DEAD).await;
-        assert!(!process.tries(&table).await, "{what}");
-        tokio::time::sleep(DEAD).await;
-        assert!(process.tries(&table).await, "{what}");
+        tokio::time::sleep(UNTIL_EXPIRED).await;
+        assert!(!process.try_nightly(&table).await, "{label}");
+        tokio::time::sleep(UNTIL_EXPIRED).await;
+        assert!(process.try_nightly(&table).await, "{label}");
     }
 }
 
 #[tokio::test]
 async fn processes_on_one_machine_need_no_dates_of_the_store() {
     let table = Table::new("table", false).undated();
-    assert!(Process::on(1).tries(&table).await);
-    assert!(!Process::on(1).tries(&table).await);
-    tokio::time::sleep(DEAD).await;
-    assert!(!Process::on(2).tries(&table).await, "another machine");
-    assert!(Process::on(1).tries(&table).await);
-    tokio::time::sleep(DEAD).await;
-    assert!(!Process::on(2).tries(&table).await);
-    tokio::time::sleep(DEAD).await;
-    assert!(Process::on(2).tries(&table).await);
+    assert!(Process::on_machine(1).try_nightly(&table).await);
+    assert!(!Process::on_machine(1).try_nightly(&table).await);
+    tokio::time::sleep(UNTIL_EXPIRED).await;
+    assert!(
+        !Process::on_machine(2).try_nightly(&table).await,
+        "another machine"
+    );
+    assert!(Process::on_machine(1).try_nightly(&table).await);
+    tokio::time::sleep(UNTIL_EXPIRED).await;
+    assert!(!Process::on_machine(2).try_nightly(&table).await);
+    tokio::time::sleep(UNTIL_EXPIRED).await;
+    assert!(Process::on_machine(2).try_nightly(&table).await);
 }
 
 /// The last date that the service got from the store is an hour old when it tries.
@@ -327,7 +339,7 @@ async fn service_that_was_idle_for_an_hour_gets_the_lock_of_a_dead_holder() {
     static LATER: AtomicBool = AtomicBool::new(false);
     let table = table();
     let process = Process {
-        later: Some(&LATER),
+        hour_has_passed: Some(&LATER),
         ..Process::default()
     };
     let service = process.start(&table);
@@ -338,9 +350,9 @@ async fn service_that_was_idle_for_an_hour_gets_the_lock_of_a_dead_holder() {
         .release()
         .await;
     LATER.store(true, Ordering::Relaxed);
-    table.set_date_ahead(HOUR);
-    assert!(process.tries(&table).await);
-    tokio::time::sleep(DEAD).await;
+    table.set_date_ahead(HOUR_US);
+    assert!(process.try_nightly(&table).await);
+    tokio::time::sleep(UNTIL_EXPIRED).await;
     let tried = service.try_acquire("nightly").await.expect("no fault");
     assert!(tried.acquired().is_some(), "the holder is dead");
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::support::stubborn::Treatment::{Fails, Honest, Unanswered};
+use crate::support::stubborn::Treatment::{Answered, Fails, Unanswered};
 use crate::support::stubborn::{Stubborn, Treatment};
 use crate::support::{ms, secs};
 use quorate::node::{Fault, Node, Phase, Request};
@@ -17,7 +17,7 @@ const WAIT: Duration = ms(900);
 
 /// A result may be late by this much, because the machine may be busy. The bugs that these tests look for delay a
 /// result by at least one TTL (30 s).
-const LATE: Duration = secs(3);
+const TOLERANCE: Duration = secs(3);
 
 fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
     let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
@@ -27,7 +27,7 @@ fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
         .wait(Wait::For(WAIT))
 }
 
-fn both_orders(nodes: &[Arc<Stubborn>]) -> [Redlock; 2] {
+fn fair_and_unordered(nodes: &[Arc<Stubborn>]) -> [Redlock; 2] {
     [
         settings(nodes),
         settings(nodes).order(quorate::Order::Unordered),
@@ -35,15 +35,19 @@ fn both_orders(nodes: &[Arc<Stubborn>]) -> [Redlock; 2] {
     .map(|settings| settings.build().expect("good"))
 }
 
-/// Calls `acquire`, and checks that it fails when [`WAIT`] ends, or at most [`LATE`] afterwards. Returns the error.
-async fn fails_in_time(redlock: &Redlock) -> AcquireError {
-    let began = Instant::now();
-    let outcome = tokio::time::timeout(WAIT + LATE, redlock.acquire("x")).await;
+/// Calls `acquire`, and checks that it fails when [`WAIT`] ends, or at most [`TOLERANCE`] afterwards. Returns the error.
+async fn assert_fails_in_time(redlock: &Redlock) -> AcquireError {
+    let started_at = Instant::now();
+    let outcome = tokio::time::timeout(WAIT + TOLERANCE, redlock.acquire("x")).await;
     let error = outcome
         .expect("the acquire must end in time")
         .map(drop)
         .expect_err("the lock must not be acquired");
-    assert!(began.elapsed() + ms(5) >= WAIT, "{:?}", began.elapsed());
+    assert!(
+        started_at.elapsed() + ms(5) >= WAIT,
+        "{:?}",
+        started_at.elapsed()
+    );
     error
 }
 
@@ -55,30 +59,34 @@ fn is_acquire(request: &Request) -> bool {
     matches!(request, Request::Acquire { .. })
 }
 
-fn unanswered(which: fn(&Request) -> bool) -> impl FnMut(&Request) -> Treatment + Send {
+fn ignoring(must_ignore: fn(&Request) -> bool) -> impl FnMut(&Request) -> Treatment + Send {
     move |request| {
-        if which(request) { Unanswered } else { Honest }
+        if must_ignore(request) {
+            Unanswered
+        } else {
+            Answered
+        }
     }
 }
 
-fn fails(fault: &Fault) -> impl FnMut(&Request) -> Treatment + Send + use<> {
+fn failing(fault: &Fault) -> impl FnMut(&Request) -> Treatment + Send + use<> {
     let fault = fault.clone();
     move |_| Fails(fault.clone(), Duration::ZERO)
 }
 
-fn down() -> Fault {
+fn down_fault() -> Fault {
     Fault::Down("switched off".into())
 }
 
 #[tokio::test]
 async fn acquire_fails_at_its_wait_limit_if_a_master_never_answers_the_release_request() {
     let nodes = [
-        Stubborn::new("a", unanswered(is_release)),
-        Stubborn::honest("b").holding("x"),
-        Stubborn::honest("c").holding("x"),
+        Stubborn::new("a", ignoring(is_release)),
+        Stubborn::honest("b").held_by_another("x"),
+        Stubborn::honest("c").held_by_another("x"),
     ];
-    for redlock in both_orders(&nodes) {
-        let error = fails_in_time(&redlock).await;
+    for redlock in fair_and_unordered(&nodes) {
+        let error = assert_fails_in_time(&redlock).await;
         assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
     }
 }
@@ -87,35 +95,35 @@ async fn acquire_fails_at_its_wait_limit_if_a_master_never_answers_the_release_r
 async fn acquire_fails_at_its_wait_limit_if_the_deciding_vote_never_arrives() {
     let nodes = [
         Stubborn::honest("a"),
-        Stubborn::honest("b").holding("x"),
-        Stubborn::new("c", unanswered(is_acquire)),
+        Stubborn::honest("b").held_by_another("x"),
+        Stubborn::new("c", ignoring(is_acquire)),
     ];
-    for redlock in both_orders(&nodes) {
-        fails_in_time(&redlock).await;
+    for redlock in fair_and_unordered(&nodes) {
+        assert_fails_in_time(&redlock).await;
     }
 }
 
 #[tokio::test]
 async fn master_that_never_answers_is_reported_as_timed_out() {
     let nodes = [
-        Stubborn::new("a", fails(&down())),
-        Stubborn::honest("b").holding("x"),
-        Stubborn::new("c", unanswered(is_acquire)),
+        Stubborn::new("a", failing(&down_fault())),
+        Stubborn::honest("b").held_by_another("x"),
+        Stubborn::new("c", ignoring(is_acquire)),
     ];
-    for redlock in both_orders(&nodes) {
-        let error = fails_in_time(&redlock).await;
+    for redlock in fair_and_unordered(&nodes) {
+        let error = assert_fails_in_time(&redlock).await;
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
         let said: Vec<_> = error.reports().iter().map(|said| &said.outcome).collect();
-        assert_eq!(*said[0], NodeOutcome::Fault(down()));
+        assert_eq!(*said[0], NodeOutcome::Fault(down_fault()));
         assert!(matches!(said[2], NodeOutcome::Fault(Fault::Timeout(_))));
     }
 }
 
 #[tokio::test]
 async fn acquire_fails_at_its_wait_limit_if_no_master_confirms_the_fencing_token() {
-    let confirms = |request: &Request| matches!(request, Request::Confirm { .. });
+    let is_confirm = |request: &Request| matches!(request, Request::Confirm { .. });
     for order in [0, 1] {
-        let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(confirms)));
+        let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, ignoring(is_confirm)));
         // The masters have different fencing counters, so the acquire also sends confirm requests.
         for (n, node) in nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
@@ -123,34 +131,34 @@ async fn acquire_fails_at_its_wait_limit_if_no_master_confirms_the_fencing_token
                 master.put_text(now, b"quorate:fence:x", counter.as_bytes(), None);
             });
         }
-        let [fair, unordered] = both_orders(&nodes);
+        let [fair, unordered] = fair_and_unordered(&nodes);
         let redlock = if order == 0 { fair } else { unordered };
-        let error = fails_in_time(&redlock).await;
+        let error = assert_fails_in_time(&redlock).await;
         assert!(matches!(error, AcquireError::TooLate(_)), "{error}");
     }
 }
 
 #[tokio::test]
 async fn acquire_fails_at_its_wait_limit_if_the_request_to_leave_the_queue_is_unanswered() {
-    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).held_by_another("x"));
     let redlock = settings(&nodes).build().expect("good settings");
-    let waiting = tokio::spawn(async move { fails_in_time(&redlock).await });
+    let waiter = tokio::spawn(async move { assert_fails_in_time(&redlock).await });
     // After 200 ms, the waiter is queued. Then masters `a` and `b` fail, so the waiter gives up and leaves the queue on
     // master `c`. That master never answers the request to leave.
     tokio::time::sleep(ms(200)).await;
-    nodes[0].change(fails(&down()));
-    nodes[1].change(fails(&down()));
-    nodes[2].change(unanswered(is_release));
-    let error = waiting.await.expect("the waiting task must not panic");
+    nodes[0].set_rule(failing(&down_fault()));
+    nodes[1].set_rule(failing(&down_fault()));
+    nodes[2].set_rule(ignoring(is_release));
+    let error = waiter.await.expect("the waiting task must not panic");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
 }
 
 #[tokio::test]
 async fn try_acquire_does_not_hang_if_no_master_ever_answers() {
-    let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, unanswered(|_| true)));
-    for redlock in both_orders(&nodes) {
-        let tried = tokio::time::timeout(LATE, redlock.try_acquire("x")).await;
-        let error = tried
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, ignoring(|_| true)));
+    for redlock in fair_and_unordered(&nodes) {
+        let outcome = tokio::time::timeout(TOLERANCE, redlock.try_acquire("x")).await;
+        let error = outcome
             .expect("try_acquire must end in time")
             .expect_err("the call must fail, because no master answers");
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
@@ -163,28 +171,28 @@ async fn waiter_without_a_time_limit_gets_the_lock_although_one_master_never_ans
     // For 300 ms, two masters grant the lock to another client. The third master never answers the requests of the
     // waiter.
     let nodes = [
-        Stubborn::honest("a").holding("x"),
-        Stubborn::honest("b").holding("x"),
-        Stubborn::new("c", unanswered(|_| true)),
+        Stubborn::honest("a").held_by_another("x"),
+        Stubborn::honest("b").held_by_another("x"),
+        Stubborn::new("c", ignoring(|_| true)),
     ];
-    for redlock in both_orders(&nodes) {
-        let waiting = redlock.clone();
-        let waiting = tokio::spawn(async move {
-            let lock = waiting.lock("x").ttl(secs(1)).wait(Wait::Forever);
+    for redlock in fair_and_unordered(&nodes) {
+        let waiter = redlock.clone();
+        let waiter = tokio::spawn(async move {
+            let lock = waiter.lock("x").ttl(secs(1)).wait(Wait::Forever);
             lock.acquire().await.map(LockGuard::release)
         });
         tokio::time::sleep(ms(300)).await;
         for node in &nodes[..2] {
-            node.let_go("x");
+            node.release_foreign("x");
         }
-        let served = tokio::time::timeout(secs(15), waiting).await;
-        served
+        let outcome = tokio::time::timeout(secs(15), waiter).await;
+        outcome
             .expect("the waiter must get the lock in time")
             .expect("no panic")
             .expect("free")
             .await;
         for node in &nodes[..2] {
-            node.clone().holding("x");
+            node.clone().held_by_another("x");
         }
     }
 }
@@ -193,11 +201,11 @@ async fn waiter_without_a_time_limit_gets_the_lock_although_one_master_never_ans
 /// behind the first one.
 #[tokio::test]
 async fn acquire_without_a_reachable_majority_does_not_report_the_lock_as_held() {
-    let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
+    let fail_slowly = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
     let nodes = [
         Stubborn::honest("good"),
-        Stubborn::new("dead", fails(&down())),
-        Stubborn::new("flapping", slow),
+        Stubborn::new("dead", failing(&down_fault())),
+        Stubborn::new("flapping", fail_slowly),
     ];
     for unordered in [false, true] {
         let brief = Retry::new(ms(1), ms(1));
@@ -221,15 +229,15 @@ async fn acquire_without_a_reachable_majority_does_not_report_the_lock_as_held()
 /// Two callers start at the same time and wait 1 ms each. Every master fails only after 40 ms.
 #[tokio::test]
 async fn acquire_reports_an_outage_even_if_its_wait_ends_before_any_master_answers() {
-    let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
-    let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, slow));
+    let fail_slowly = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, fail_slowly));
     let redlock = settings(&nodes).build().expect("good settings");
     let brief = || redlock.lock("x").wait(Wait::For(ms(1)));
     let (first, second) = tokio::join!(brief().acquire(), brief().acquire());
     for error in [first, second].map(|outcome| outcome.map(drop).expect_err("no quorum")) {
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
     }
-    let (first, tried) = tokio::join!(brief().acquire(), async {
+    let (first, outcome) = tokio::join!(brief().acquire(), async {
         // Two other callers of this process are ahead of `try_acquire`, so it sends no request.
         let _second = tokio::spawn({
             let redlock = redlock.clone();
@@ -246,20 +254,20 @@ async fn acquire_reports_an_outage_even_if_its_wait_ends_before_any_master_answe
         redlock.try_acquire("x").await
     });
     first.map(drop).expect_err("no quorum");
-    let error = tried.expect_err("no quorum");
+    let error = outcome.expect_err("no quorum");
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
 }
 
 #[tokio::test]
 async fn wait_for_a_lock_that_is_held_on_a_majority_fails_with_held_by_other() {
-    let slow = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
+    let fail_slowly = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
     let nodes = [
-        Stubborn::honest("a").holding("x"),
-        Stubborn::honest("b").holding("x"),
-        Stubborn::new("c", slow),
+        Stubborn::honest("a").held_by_another("x"),
+        Stubborn::honest("b").held_by_another("x"),
+        Stubborn::new("c", fail_slowly),
     ];
-    for redlock in both_orders(&nodes) {
-        let error = fails_in_time(&redlock).await;
+    for redlock in fair_and_unordered(&nodes) {
+        let error = assert_fails_in_time(&redlock).await;
         assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
     }
 }
@@ -269,24 +277,28 @@ async fn status_extend_and_release_do_not_hang_after_all_masters_stop_answering(
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = settings(&nodes).build().expect("good settings");
     let lock = || redlock.lock("x").ttl(secs(1)).renewal(false);
-    let (began, guard) = (Instant::now(), lock().acquire().await.expect("free"));
+    let (started_at, guard) = (Instant::now(), lock().acquire().await.expect("free"));
     for node in &nodes {
-        node.change(unanswered(|_| true));
+        node.set_rule(ignoring(|_| true));
     }
-    let status = tokio::time::timeout(LATE, redlock.status("x")).await;
-    let status = status
+    let outcome = tokio::time::timeout(TOLERANCE, redlock.status("x")).await;
+    let status = outcome
         .expect("the status request must end in time")
         .expect("the name must be valid");
-    let silent = |state: &Result<_, Fault>| matches!(state, Err(Fault::Timeout(_)));
-    assert!(status.nodes.iter().all(|node| silent(&node.state)));
+    let is_timeout = |state: &Result<_, Fault>| matches!(state, Err(Fault::Timeout(_)));
+    assert!(status.nodes.iter().all(|node| is_timeout(&node.state)));
     // The lock has a TTL of 1 s. Until it expires, an answer could still extend it, so the extension waits that long.
-    let extended = tokio::time::timeout(LATE, guard.extend(secs(10))).await;
+    let extended = tokio::time::timeout(TOLERANCE, guard.extend(secs(10))).await;
     let error = extended
         .expect("the extension must end in time")
         .expect_err("the extension must fail, because no master has confirmed it");
     assert_eq!(error, ExtendError::Lost(LossCause::Expired));
-    assert!(began.elapsed() >= ms(980), "{:?}", began.elapsed());
+    assert!(
+        started_at.elapsed() >= ms(980),
+        "{:?}",
+        started_at.elapsed()
+    );
     // The lock has expired, so the release does not wait for the silent masters. It reports all three as pending.
-    let released = tokio::time::timeout(LATE, guard.release()).await;
+    let released = tokio::time::timeout(TOLERANCE, guard.release()).await;
     assert_eq!(released.expect("the release must end in time").pending, 3);
 }

@@ -10,45 +10,45 @@ use quorate_testbed::{
 };
 
 /// Ten minutes. Timers with this duration never fire during a test of this file.
-const FAR: Duration = secs(600);
+const TEN_MINUTES: Duration = secs(600);
 
-fn observe(redlock: &Redlock) -> Observation {
+fn observe_job(redlock: &Redlock) -> Observation {
     redlock
         .election("job")
         .observe()
         .expect("the name must be valid")
 }
 
-async fn change(observer: &mut Observation) -> Option<Leader> {
-    let change = tokio::time::timeout(PATIENCE, observer.next()).await;
-    change.expect("a change")
+async fn next_change(observer: &mut Observation) -> Option<Leader> {
+    let next_change = tokio::time::timeout(PATIENCE, observer.next()).await;
+    next_change.expect("a change")
 }
 
 /// Waits for the next notification that names a leader, and returns this leader. Skips notifications without a leader.
-async fn led(observer: &mut Observation) -> Leader {
+async fn next_leader(observer: &mut Observation) -> Leader {
     loop {
-        if let Some(leader) = change(observer).await {
+        if let Some(leader) = next_change(observer).await {
             return leader;
         }
     }
 }
 
 async fn campaign(redlock: &Redlock, note: &str) -> Leadership {
-    let leads = redlock.election("job").campaign(note).await;
-    leads.unwrap_or_else(|error| panic!("{error}"))
+    let leadership = redlock.election("job").campaign(note).await;
+    leadership.unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn text(leader: &Leader) -> Option<&str> {
+fn note_text(leader: &Leader) -> Option<&str> {
     leader.note.as_ref()?.text.as_deref()
 }
 
 /// A client builder with timers of ten minutes. During a test, observers of these clients learn of a change only from
 /// messages that the masters publish, not by polling.
-fn woken(masters: &Masters) -> RedlockBuilder {
+fn builder_without_polling(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls())
-        .max_ttl(FAR)
-        .ttl(FAR)
-        .heartbeat(FAR)
+        .max_ttl(TEN_MINUTES)
+        .ttl(TEN_MINUTES)
+        .heartbeat(TEN_MINUTES)
         .wait(Wait::Forever)
         .node_timeout(secs(5))
 }
@@ -58,10 +58,10 @@ fn woken(masters: &Masters) -> RedlockBuilder {
 async fn lead_and_die(masters: &Masters, proxies: &[Proxy], note: &str) -> u64 {
     let urls = masters.iter().zip(proxies);
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
-    let redlock = settings(urls).node_timeout(ms(400)).ttl(secs(2)).build();
-    let redlock = redlock.expect("good settings");
-    let leads = campaign(&redlock, note).await;
-    let term = leads.term();
+    let build_result = settings(urls).node_timeout(ms(400)).ttl(secs(2)).build();
+    let redlock = build_result.expect("good settings");
+    let leadership = campaign(&redlock, note).await;
+    let term = leadership.term();
     // Wait until the note that the leader publishes has been sent to the masters.
     redlock.flush().await;
     for proxy in proxies {
@@ -74,47 +74,47 @@ async fn lead_and_die(masters: &Masters, proxies: &[Proxy], note: &str) -> u64 {
 async fn observer_reports_the_note_and_the_term_of_each_new_leader() {
     let masters = masters(3);
     let (first, second) = (redlock(&masters), redlock(&masters));
-    let mut observer = observe(&redlock(&masters));
+    let mut observer = observe_job(&redlock(&masters));
     assert_eq!(
-        change(&mut observer).await,
+        next_change(&mut observer).await,
         None,
         "no leader may be reported before the election"
     );
-    let leads = campaign(&first, "10.0.0.1:9000").await;
-    let leader = led(&mut observer).await;
-    assert_eq!(leader.term, leads.term());
-    assert_eq!(text(&leader), Some("10.0.0.1:9000"));
-    assert!(leads.is_valid());
+    let leadership = campaign(&first, "10.0.0.1:9000").await;
+    let leader = next_leader(&mut observer).await;
+    assert_eq!(leader.term, leadership.term());
+    assert_eq!(note_text(&leader), Some("10.0.0.1:9000"));
+    assert!(leadership.is_valid());
     let candidate = tokio::spawn(async move { campaign(&second, "10.0.0.2:9000").await });
     tokio::time::sleep(ms(100)).await;
     assert!(
         !candidate.is_finished(),
         "the second candidate must wait while the first one leads"
     );
-    leads.resign().await;
+    leadership.resign().await;
     let next = candidate
         .await
         .expect("the second candidate must become the leader after the first one has resigned");
     assert!(next.term() > leader.term);
-    let leader = led(&mut observer).await;
+    let leader = next_leader(&mut observer).await;
     assert_eq!(
-        (leader.term, text(&leader)),
+        (leader.term, note_text(&leader)),
         (next.term(), Some("10.0.0.2:9000"))
     );
     // An observer that starts after the election must be notified of the leader immediately.
-    let late = led(&mut observe(&first)).await;
-    assert_eq!(late, leader);
+    let late_leader = next_leader(&mut observe_job(&first)).await;
+    assert_eq!(late_leader, leader);
 }
 
 #[tokio::test]
 async fn holder_that_acquired_the_lock_without_a_campaign_is_not_reported_as_leader() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let leads = campaign(&redlock, "elected").await;
-    let term = leads.term();
-    leads.resign().await;
-    let held = redlock.lock("job").note("not elected").acquire().await;
-    let held = held.expect("free");
+    let leadership = campaign(&redlock, "elected").await;
+    let term = leadership.term();
+    leadership.resign().await;
+    let outcome = redlock.lock("job").note("not elected").acquire().await;
+    let held = outcome.expect("free");
     while redlock
         .status("job")
         .await
@@ -126,19 +126,21 @@ async fn holder_that_acquired_the_lock_without_a_campaign_is_not_reported_as_lea
     }
     redlock.flush().await;
     assert!(held.fencing_token() > Some(term));
-    assert_eq!(change(&mut observe(&redlock)).await, None);
+    assert_eq!(next_change(&mut observe_job(&redlock)).await, None);
     held.release().await;
 }
 
 #[tokio::test]
 async fn announcement_notifies_observers_of_a_new_leader_without_a_poll() {
     let masters = masters(3);
-    let redlock = woken(&masters).build().expect("good settings");
-    let mut observers = [observe(&redlock), observe(&redlock)];
+    let redlock = builder_without_polling(&masters)
+        .build()
+        .expect("good settings");
+    let mut observers = [observe_job(&redlock), observe_job(&redlock)];
     for observer in &mut observers {
-        assert_eq!(change(observer).await, None);
+        assert_eq!(next_change(observer).await, None);
     }
-    let listens = |count: usize| {
+    let are_listening = |count: usize| {
         let channels = ["PUBSUB", "CHANNELS", "quorate:leader:*"];
         let all = |master| match ask_server(master, &channels) {
             Reply::Array(channels) => channels.len() == count,
@@ -147,20 +149,28 @@ async fn announcement_notifies_observers_of_a_new_leader_without_a_poll() {
         masters.iter().all(all)
     };
     eventually("all masters must know the observer's subscription", || {
-        listens(1)
+        are_listening(1)
     })
     .await;
-    let other = woken(&masters).build().expect("good settings");
-    let leads = campaign(&other, "me").await;
+    let other = builder_without_polling(&masters)
+        .build()
+        .expect("good settings");
+    let leadership = campaign(&other, "me").await;
     for observer in &mut observers {
-        let leader = led(observer).await;
-        assert_eq!((leader.term, text(&leader)), (leads.term(), Some("me")));
+        let leader = next_leader(observer).await;
+        assert_eq!(
+            (leader.term, note_text(&leader)),
+            (leadership.term(), Some("me"))
+        );
     }
     let [one, two] = observers;
     drop(one);
-    assert!(listens(1));
+    assert!(are_listening(1));
     drop(two);
-    eventually("no client may listen for wake-ups any more", || listens(0)).await;
+    eventually("no client may listen for wake-ups any more", || {
+        are_listening(0)
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -173,28 +183,28 @@ async fn observer_that_receives_no_wake_ups_finds_the_leader_by_polling() {
             .order(quorate::Order::Unordered)
     };
     let redlock = unordered().build().expect("good settings");
-    let mut observer = observe(&redlock);
-    assert_eq!(change(&mut observer).await, None);
-    let leads = campaign(&redlock, "me").await;
-    assert_eq!(led(&mut observer).await.term, leads.term());
-    leads.resign().await;
-    assert_eq!(change(&mut observer).await, None);
+    let mut observer = observe_job(&redlock);
+    assert_eq!(next_change(&mut observer).await, None);
+    let leadership = campaign(&redlock, "me").await;
+    assert_eq!(next_leader(&mut observer).await.term, leadership.term());
+    leadership.resign().await;
+    assert_eq!(next_change(&mut observer).await, None);
 }
 
 #[tokio::test]
 async fn successor_of_a_killed_leader_has_a_larger_term() {
     let masters = masters(3);
-    let redlock = settings(masters.urls()).node_timeout(ms(400)).ttl(secs(2));
-    let redlock = redlock.build().expect("good settings");
-    let mut observer = observe(&redlock);
-    assert_eq!(change(&mut observer).await, None);
+    let builder = settings(masters.urls()).node_timeout(ms(400)).ttl(secs(2));
+    let redlock = builder.build().expect("good settings");
+    let mut observer = observe_job(&redlock);
+    assert_eq!(next_change(&mut observer).await, None);
     let (mut last, mut dead) = (0, Vec::new());
     for note in ["first", "second", "third"] {
         let proxies = masters.iter().map(|master| Proxy::start(master.addr()));
         let proxies: Vec<Proxy> = proxies.map(|proxy| proxy.expect("a proxy")).collect();
-        let died = lead_and_die(&masters, &proxies, note);
-        let (term, leader) = tokio::join!(died, led(&mut observer));
-        assert_eq!(text(&leader), Some(note));
+        let death = lead_and_die(&masters, &proxies, note);
+        let (term, leader) = tokio::join!(death, next_leader(&mut observer));
+        assert_eq!(note_text(&leader), Some(note));
         assert_eq!(term, leader.term);
         dead.push(proxies);
         assert!(
@@ -204,32 +214,38 @@ async fn successor_of_a_killed_leader_has_a_larger_term() {
         );
         last = leader.term;
     }
-    let leads = campaign(&redlock, "the last").await;
-    let leader = led(&mut observer).await;
-    assert!(leader.term > last && leader.term == leads.term());
-    assert_eq!(text(&leader), Some("the last"));
+    let leadership = campaign(&redlock, "the last").await;
+    let leader = next_leader(&mut observer).await;
+    assert!(leader.term > last && leader.term == leadership.term());
+    assert_eq!(note_text(&leader), Some("the last"));
 }
 
 #[tokio::test]
 async fn resumed_former_leader_is_not_reported_as_leader_while_another_candidate_leads() {
     let masters = masters(3);
     let (old, new) = (redlock(&masters), redlock(&masters));
-    let mut observer = observe(&redlock(&masters));
+    let mut observer = observe_job(&redlock(&masters));
     let paused = campaign(&old, "paused").await;
-    assert_eq!(text(&led(&mut observer).await), Some("paused"));
+    assert_eq!(note_text(&next_leader(&mut observer).await), Some("paused"));
     // Delete the lock key, as if it had expired while the first leader was paused. The note of the first leader has a
     // key of its own, which stays.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
-    let leads = campaign(&new, "awake").await;
-    let leader = led(&mut observer).await;
-    assert_eq!((leader.term, text(&leader)), (leads.term(), Some("awake")));
+    let leadership = campaign(&new, "awake").await;
+    let leader = next_leader(&mut observer).await;
+    assert_eq!(
+        (leader.term, note_text(&leader)),
+        (leadership.term(), Some("awake"))
+    );
     // The first leader resumes. It tries to extend its lock, which must fail, and then resigns.
     assert!(paused.guard().extend(secs(25)).await.is_err());
     paused.resign().await;
-    let late = led(&mut observe(&old)).await;
-    assert_eq!((late.term, text(&late)), (leads.term(), Some("awake")));
+    let late_leader = next_leader(&mut observe_job(&old)).await;
+    assert_eq!(
+        (late_leader.term, note_text(&late_leader)),
+        (leadership.term(), Some("awake"))
+    );
 }
 
 #[tokio::test]
@@ -237,38 +253,41 @@ async fn observer_reports_the_leader_until_a_majority_of_masters_is_down() {
     let masters = masters(3);
     let settings = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(3));
     let redlock = settings.build().expect("good settings");
-    let leads = campaign(&redlock, "me").await;
-    let mut observer = observe(&redlock);
-    assert_eq!(led(&mut observer).await.term, leads.term());
+    let leadership = campaign(&redlock, "me").await;
+    let mut observer = observe_job(&redlock);
+    assert_eq!(next_leader(&mut observer).await.term, leadership.term());
     masters[0].kill().expect("killed");
-    let quiet = tokio::time::timeout(secs(4), observer.next()).await;
+    let outcome = tokio::time::timeout(secs(4), observer.next()).await;
     assert!(
-        quiet.is_err(),
-        "the observer must not be notified of a change while only one of three masters is down: {quiet:?}"
+        outcome.is_err(),
+        "the observer must not be notified of a change while only one of three masters is down: {outcome:?}"
     );
     masters[1].kill().expect("killed");
-    assert_eq!(change(&mut observer).await, None);
+    assert_eq!(next_change(&mut observer).await, None);
 }
 
 #[tokio::test]
 async fn election_works_on_memory_masters() {
     let redlock = Redlock::in_memory(3);
-    let mut observer = observe(&redlock);
-    assert_eq!(change(&mut observer).await, None);
-    let leads = campaign(&redlock, "me").await;
-    let leader = led(&mut observer).await;
-    assert_eq!((leader.term, text(&leader)), (leads.term(), Some("me")));
+    let mut observer = observe_job(&redlock);
+    assert_eq!(next_change(&mut observer).await, None);
+    let leadership = campaign(&redlock, "me").await;
+    let leader = next_leader(&mut observer).await;
+    assert_eq!(
+        (leader.term, note_text(&leader)),
+        (leadership.term(), Some("me"))
+    );
 }
 
 #[tokio::test]
 async fn leader_is_still_reported_after_its_fencing_counter_has_expired() {
     let masters = masters(3);
-    let (leads, looks) = (redlock(&masters), redlock(&masters));
-    let leadership = leads.election("job").ttl(secs(3)).campaign("me").await;
-    let leadership = leadership.expect("free");
-    let election = looks.election("job").ttl(secs(3));
+    let (leadership, observer_client) = (redlock(&masters), redlock(&masters));
+    let outcome = leadership.election("job").ttl(secs(3)).campaign("me").await;
+    let leadership = outcome.expect("free");
+    let election = observer_client.election("job").ttl(secs(3));
     let mut observer = election.observe().expect("the name must be valid");
-    let leader = led(&mut observer).await;
+    let leader = next_leader(&mut observer).await;
     // Delete the fencing counter, as if it had expired. Renewals of the lock do not extend the counter's TTL of one
     // day.
     for master in &masters {
@@ -281,15 +300,22 @@ async fn leader_is_still_reported_after_its_fencing_counter_has_expired() {
         "the observer must not be notified of a change while the leader holds its lock: {told:?}"
     );
     // A new observer must be notified of the same leader.
-    assert_eq!(led(&mut observe(&looks)).await, leader);
+    assert_eq!(
+        next_leader(&mut observe_job(&observer_client)).await,
+        leader
+    );
 }
 
 #[tokio::test]
 async fn leader_without_a_note_is_reported_while_it_leads() {
     let masters = masters(3);
-    let (leads, looks) = (redlock(&masters), redlock(&masters));
-    let leadership = leads.election("job").campaign(None).await.expect("free");
-    let unnamed = led(&mut observe(&looks)).await;
+    let (leadership, observer_client) = (redlock(&masters), redlock(&masters));
+    let leadership = leadership
+        .election("job")
+        .campaign(None)
+        .await
+        .expect("free");
+    let unnamed = next_leader(&mut observe_job(&observer_client)).await;
     assert_eq!(
         (unnamed.term, unnamed.note.as_ref()),
         (leadership.term(), None)
@@ -299,11 +325,17 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
-    assert_eq!(led(&mut observe(&looks)).await, unnamed);
-    let status = looks.status("job").await.expect("the name must be valid");
+    assert_eq!(
+        next_leader(&mut observe_job(&observer_client)).await,
+        unnamed
+    );
+    let status = observer_client
+        .status("job")
+        .await
+        .expect("the name must be valid");
     assert_eq!(status.note(), None, "the leader must have no note");
     leadership.resign().await;
-    assert_eq!(change(&mut observe(&looks)).await, None);
+    assert_eq!(next_change(&mut observe_job(&observer_client)).await, None);
 }
 
 #[tokio::test]
@@ -312,11 +344,11 @@ async fn leader_with_a_note_of_the_maximum_length_is_reported() {
     let redlock = redlock(&masters);
     // The client stores each line break as U+FFFD: three bytes instead of one. So this is the longest stored note.
     let note = "\n".repeat(quorate::MAX_NOTE_LEN);
-    let leads = campaign(&redlock, &note).await;
-    let leader = led(&mut observe(&redlock)).await;
-    assert_eq!(leader.term, leads.term());
+    let leadership = campaign(&redlock, &note).await;
+    let leader = next_leader(&mut observe_job(&redlock)).await;
+    assert_eq!(leader.term, leadership.term());
     let told = "\u{fffd}".repeat(quorate::MAX_NOTE_LEN);
-    assert_eq!(text(&leader), Some(&*told));
+    assert_eq!(note_text(&leader), Some(&*told));
 }
 
 #[tokio::test]
@@ -327,12 +359,12 @@ async fn foreign_value_in_the_lock_key_is_not_reported_as_a_leader() {
         let leadership = campaign(&redlock, "me").await;
         let election = redlock.election("job").ttl(secs(3));
         let mut observer = election.observe().expect("the name must be valid");
-        assert_eq!(led(&mut observer).await.term, leadership.term());
+        assert_eq!(next_leader(&mut observer).await.term, leadership.term());
         leadership.resign().await;
         for master in &masters {
             ask_server(master, &["SET", "job", value, "PX", "60000"]);
         }
-        assert_eq!(change(&mut observer).await, None, "{value}");
+        assert_eq!(next_change(&mut observer).await, None, "{value}");
         let told = tokio::time::timeout(secs(3), observer.next()).await;
         assert!(
             told.is_err(),
@@ -358,11 +390,11 @@ fn observer_with_zero_ttl_does_not_block_the_polling_thread() {
             let redlock = Redlock::in_memory(3);
             let election = redlock.election("job").ttl(Duration::ZERO);
             let mut observer = election.observe().expect("the name must be valid");
-            assert_eq!(change(&mut observer).await, None);
-            let quiet = tokio::time::timeout(ms(100), observer.next()).await;
+            assert_eq!(next_change(&mut observer).await, None);
+            let outcome = tokio::time::timeout(ms(100), observer.next()).await;
             assert!(
-                quiet.is_err(),
-                "the observer must receive no second notification, because nothing changed: {quiet:?}"
+                outcome.is_err(),
+                "the observer must receive no second notification, because nothing changed: {outcome:?}"
             );
         });
         done.send(())
@@ -400,34 +432,42 @@ async fn leader_term_rises_after_the_clock_of_a_master_is_set_back() {
         .expect("three masters");
     masters[2].stop().expect("stopped");
     let redlock = redlock(&masters);
-    let mut observer = observe(&redlock);
-    let leads = campaign(&redlock, "first").await;
-    let first = led(&mut observer).await;
-    assert_eq!(first.term, leads.term());
-    leads.resign().await;
-    assert_eq!(change(&mut observer).await, None);
+    let mut observer = observe_job(&redlock);
+    let leadership = campaign(&redlock, "first").await;
+    let first = next_leader(&mut observer).await;
+    assert_eq!(first.term, leadership.term());
+    leadership.resign().await;
+    assert_eq!(next_change(&mut observer).await, None);
     masters[2].restart().expect("master 2 must restart");
     for offset in &offsets {
         offset.set(secs(25 * 3600), Skew::Ahead).expect("set");
     }
     masters[0].stop().expect("stopped");
-    let leads = campaign(&redlock, "second").await;
-    assert!(leads.term() > first.term, "{} {}", leads.term(), first.term);
-    let second = led(&mut observer).await;
-    assert_eq!((second.term, text(&second)), (leads.term(), Some("second")));
-    leads.resign().await;
+    let leadership = campaign(&redlock, "second").await;
+    assert!(
+        leadership.term() > first.term,
+        "{} {}",
+        leadership.term(),
+        first.term
+    );
+    let second = next_leader(&mut observer).await;
+    assert_eq!(
+        (second.term, note_text(&second)),
+        (leadership.term(), Some("second"))
+    );
+    leadership.resign().await;
 }
 
 #[tokio::test]
 async fn stream_of_leaders_continues_after_its_first_item() {
     let redlock = Redlock::in_memory(3);
-    let mut changes = Box::pin(observe(&redlock).into_stream());
+    let mut changes = Box::pin(observe_job(&redlock).into_stream());
     let mut next = async || tokio::time::timeout(PATIENCE, changes.next()).await;
     assert_eq!(next().await, Ok(Some(None)), "no leader may be reported");
-    let leads = campaign(&redlock, "here").await;
+    let leadership = campaign(&redlock, "here").await;
     let leader = next()
         .await
         .expect("the second item of the stream must arrive in time")
         .flatten();
-    assert_eq!(leader.map(|leader| leader.term), Some(leads.term()));
+    assert_eq!(leader.map(|leader| leader.term), Some(leadership.term()));
 }

@@ -11,17 +11,24 @@ async fn fence_refuses_a_holder_after_the_next_holder_has_written() {
     let redlock = Redlock::in_memory(3);
     let report = Fence::new(Vec::new());
     let first = redlock.acquire("report").await.expect("the lock is free");
-    let stale = first.fencing_token().expect("fencing is on");
+    let stale_token = first.fencing_token().expect("fencing is on");
     for page in [1, 2] {
-        report.write(stale).await.expect("the holder").push(page);
+        report
+            .write(stale_token)
+            .await
+            .expect("the holder")
+            .push(page);
     }
     first.release().await;
     let second = redlock.acquire("report").await.expect("the lock is free");
     let token = second.fencing_token().expect("fencing is on");
     report.write(token).await.expect("the holder").push(3);
 
-    let refused = report.write(stale).await.expect_err("the token is stale");
-    assert_eq!((refused.token, refused.newest), (stale, Some(token)));
+    let refused = report
+        .write(stale_token)
+        .await
+        .expect_err("the token is stale");
+    assert_eq!((refused.token, refused.newest), (stale_token, Some(token)));
     let report = report.read().await;
     assert_eq!((&**report, report.newest()), (&[1, 2, 3][..], Some(token)));
 }
@@ -29,9 +36,9 @@ async fn fence_refuses_a_holder_after_the_next_holder_has_written() {
 #[tokio::test]
 async fn fence_remembers_a_token_whose_write_failed() {
     let fence = Arc::new(Fence::new(0));
-    let failing = Arc::clone(&fence);
+    let shared_fence = Arc::clone(&fence);
     let failed = tokio::spawn(async move {
-        let _guard = failing.write(8).await.expect("the first token");
+        let _guard = shared_fence.write(8).await.expect("the first token");
         panic!("the write fails");
     });
     assert!(failed.await.is_err());
@@ -43,8 +50,8 @@ async fn fence_remembers_a_token_whose_write_failed() {
 async fn dropped_write_that_waits_for_its_turn_does_not_change_the_newest_token() {
     let fence = Fence::new(0);
     let guard = fence.write(7).await.expect("the first token");
-    let waiting = tokio::time::timeout(std::time::Duration::from_millis(10), fence.write(9));
-    assert!(waiting.await.is_err());
+    let outcome = tokio::time::timeout(std::time::Duration::from_millis(10), fence.write(9));
+    assert!(outcome.await.is_err());
     drop(guard);
     assert!(fence.write(8).await.is_ok());
 }
@@ -64,26 +71,26 @@ fn threads_use_a_fence_without_async() {
 
 #[tokio::test]
 async fn fence_passes_the_proof_of_a_resource() {
-    let folder = tempfile();
-    let proven = prove_file(&folder.join("stored"), true).await;
-    assert_eq!(proven, Ok(()));
-    let forgetful = prove_file(&folder.join("forgotten"), false).await;
+    let folder = temporary_folder();
+    let persistent_result = prove_file(&folder.join("stored"), true).await;
+    assert_eq!(persistent_result, Ok(()));
+    let forgetful_result = prove_file(&folder.join("forgotten"), false).await;
     assert!(
-        matches!(forgetful, Err(FencingFault::ForgetsAtRestart { .. })),
-        "{forgetful:?}"
+        matches!(forgetful_result, Err(FencingFault::ForgetsAtRestart { .. })),
+        "{forgetful_result:?}"
     );
     fs::remove_dir_all(folder).expect("removed");
 }
 
-fn tempfile() -> std::path::PathBuf {
+fn temporary_folder() -> std::path::PathBuf {
     let path = std::env::temp_dir().join(format!("quorate-fence-{}", std::process::id()));
     fs::create_dir_all(&path).expect("a directory");
     path
 }
 
-/// Runs the proof on a resource that keeps a text in a file. `stores` is true if the resource stores the token together
+/// Runs the proof on a resource that keeps a text in a file. `is_persistent` is true if the resource stores the token together
 /// with the text, as the documentation of [`Fence`] demands.
-async fn prove_file(path: &std::path::Path, stores: bool) -> Result<(), FencingFault> {
+async fn prove_file(path: &std::path::Path, is_persistent: bool) -> Result<(), FencingFault> {
     let fence = tokio::sync::RwLock::new(Fence::new(()));
     let write = async |token: u64, value: String| {
         let fence = fence.read().await;
@@ -104,7 +111,7 @@ async fn prove_file(path: &std::path::Path, stores: bool) -> Result<(), FencingF
     let read = async || stored().map(|(_, value)| value);
     let restart = async || {
         let (newest, _) = stored()?;
-        let restarted = if stores {
+        let restarted = if is_persistent {
             Fence::resume(newest, ())
         } else {
             Fence::new(())

@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{self, ask_server, eventually, holders, masters, ms, secs, settings, take};
+use crate::support::{
+    self, ask_server, count_masters_with, eventually, masters, ms, secs, settings, take,
+};
 use quorate::{AcquireError, Redlock, RestartGuard, StatusVerdict, TryAcquire, Wait};
 use quorate_testbed::Masters;
 
@@ -12,7 +14,7 @@ const MARKER: &str = "quorate:masters";
 
 /// A client with default settings, except that the restart guard is off and the timeouts are long enough for a busy
 /// machine.
-fn fair(masters: &Masters) -> Redlock {
+fn fair_client(masters: &Masters) -> Redlock {
     Redlock::builder()
         .masters(masters.urls())
         .restart_guard(RestartGuard::Off)
@@ -24,14 +26,18 @@ fn fair(masters: &Masters) -> Redlock {
 
 /// A foreign client holds the lock for the time `hold` and then deletes the lock key. Returns the time from this
 /// deletion until a waiter gets the lock.
-async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Duration) -> Duration {
+async fn delay_after_foreign_release(
+    masters: &Masters,
+    resource: String,
+    hold: Duration,
+) -> Duration {
     for master in masters {
         ask_server(
             master,
             &["SET", &resource, "a plain client", "NX", "PX", "30000"],
         );
     }
-    let redlock = fair(masters);
+    let redlock = fair_client(masters);
     let name = resource.clone();
     let waiting = tokio::spawn(async move {
         let guard = redlock.acquire(&name).await.expect(
@@ -40,34 +46,38 @@ async fn after_a_foreign_release(masters: &Masters, resource: String, hold: Dura
         (guard, Instant::now())
     });
     tokio::time::sleep(hold).await;
-    let released = Instant::now();
+    let released_at = Instant::now();
     for master in masters {
         ask_server(master, &["DEL", &resource]);
     }
-    let (guard, got) = waiting.await.expect("no panic");
+    let (guard, acquired_at) = waiting.await.expect("no panic");
     guard.release().await;
-    got.saturating_duration_since(released)
+    acquired_at.saturating_duration_since(released_at)
 }
 
 /// A waiter for a lock of a foreign client must retry at least every 250 ms, because the release does not wake it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_notices_the_release_by_a_foreign_client_within_450_ms() {
     let masters = masters(3);
-    let mut took = Vec::new();
+    let mut delays = Vec::new();
     // Vary the hold times, so that not every release happens just before a retry of the waiter.
     for round in 0..9 {
         let hold = ms(2_000 + 190 * round);
-        took.push(after_a_foreign_release(&masters, format!("x{round}"), hold));
+        delays.push(delay_after_foreign_release(
+            &masters,
+            format!("x{round}"),
+            hold,
+        ));
     }
-    let mut took = futures::future::join_all(took).await;
-    took.sort_unstable();
-    assert!(took[took.len() / 2] < ms(450), "{took:?}");
+    let mut delays = futures::future::join_all(delays).await;
+    delays.sort_unstable();
+    assert!(delays[delays.len() / 2] < ms(450), "{delays:?}");
 }
 
 /// The number of script calls (`EVALSHA`) that the first master has received since its start.
-fn scripts(masters: &Masters) -> u64 {
-    let stats = ask_server(&masters[0], &["INFO", "commandstats"]);
-    let stats = stats.text().expect("text").into_owned();
+fn count_script_calls(masters: &Masters) -> u64 {
+    let reply = ask_server(&masters[0], &["INFO", "commandstats"]);
+    let stats = reply.text().expect("text").into_owned();
     let line = stats
         .lines()
         .find(|line| line.starts_with("cmdstat_evalsha:"));
@@ -79,11 +89,17 @@ fn scripts(masters: &Masters) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
     let masters = masters(3);
-    let (first, holder, waiter) = (fair(&masters), fair(&masters), fair(&masters));
+    let (first, holder, waiter) = (
+        fair_client(&masters),
+        fair_client(&masters),
+        fair_client(&masters),
+    );
     let guard = first.acquire("x").await.expect("free");
     // On a busy machine, a sleep of 3 s may take longer. So the limits below depend on the measured time.
-    let looked = |(before, began): (u64, Instant)| (scripts(&masters) - before, began.elapsed());
-    let start = (scripts(&masters), Instant::now());
+    let since_start = |(before, started_at): (u64, Instant)| {
+        (count_script_calls(&masters) - before, started_at.elapsed())
+    };
+    let start = (count_script_calls(&masters), Instant::now());
     let holding = tokio::spawn(async move {
         holder
             .acquire("x")
@@ -93,23 +109,23 @@ async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
     tokio::time::sleep(secs(3)).await;
     // After its fast retries, the waiter sends at most one request per 125 ms. The limit allows 16 requests before
     // that.
-    let (count, passed) = looked(start);
-    let most = passed.as_millis() / ms(125).as_millis() + 16;
+    let (count, elapsed) = since_start(start);
+    let max_calls = elapsed.as_millis() / ms(125).as_millis() + 16;
     assert!(
-        (5..=most).contains(&count.into()),
-        "the waiter must cause 5 to {most} scripts, but caused {count} in {passed:?}"
+        (5..=max_calls).contains(&count.into()),
+        "the waiter must cause 5 to {max_calls} scripts, but caused {count} in {elapsed:?}"
     );
     guard.release().await;
     // This holder was queued before it got the lock. So the waiter knows that the holder's release will wake it.
     let guard = holding.await.expect("no panic");
-    let start = (scripts(&masters), Instant::now());
+    let start = (count_script_calls(&masters), Instant::now());
     let waiting = tokio::spawn(async move { waiter.acquire("x").await.map(drop) });
     tokio::time::sleep(secs(3)).await;
     // The waiter must send only heartbeats: at most 8 scripts in 3 s. Retries would cause at least 12.
-    let (count, passed) = looked(start);
+    let (count, elapsed) = since_start(start);
     assert!(
-        count <= passed.as_secs() + 5,
-        "the waiter must send only heartbeats, but caused {count} scripts in {passed:?}"
+        count <= elapsed.as_secs() + 5,
+        "the waiter must send only heartbeats, but caused {count} scripts in {elapsed:?}"
     );
     guard.release().await;
     waiting
@@ -125,11 +141,11 @@ async fn foreign_lock_value_of_nine_mebibytes_does_not_affect_other_locks() {
         ask_server(master, &["SETRANGE", "big", "9437184", "x"]);
     }
     // Copying the value takes long on a busy machine.
-    let redlock = settings(masters.urls())
+    let build_result = settings(masters.urls())
         .ttl(secs(3))
         .node_timeout(ms(700))
         .build();
-    let redlock = redlock.expect("good settings");
+    let redlock = build_result.expect("good settings");
     let good = redlock.acquire("good").await.expect("free");
     let one = redlock.lock("big").wait(Wait::For(secs(5))).acquire();
     let both = redlock
@@ -153,8 +169,8 @@ async fn foreign_lock_value_of_nine_mebibytes_does_not_affect_other_locks() {
 #[tokio::test]
 async fn error_says_that_another_program_wrote_the_lock_key_of_a_majority() {
     let masters = masters(3);
-    let (redlock, holder) = (fair(&masters), fair(&masters));
-    let said = "is held by another program: the value of the lock key is not from quorate";
+    let (redlock, holder) = (fair_client(&masters), fair_client(&masters));
+    let expected = "is held by another program: the value of the lock key is not from quorate";
     for master in &masters {
         ask_server(master, &["SET", "job", "private"]);
     }
@@ -164,12 +180,12 @@ async fn error_says_that_another_program_wrote_the_lock_key_of_a_majority() {
     };
     let refused = refusal(redlock.try_acquire("job").await);
     assert!(refused.foreign, "{refused:?}");
-    assert!(refused.to_string().contains(said), "{refused}");
+    assert!(refused.to_string().contains(expected), "{refused}");
     for wait in [Wait::None, Wait::For(ms(300))] {
         let lock = redlock.lock("job").wait(wait);
         let lock = lock.waiting(|seen| assert!(seen.foreign, "{seen:?}"));
         let error = lock.acquire().await.expect_err("the lock must be held");
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
         assert!(!error.details().contains("private"), "{error:?}");
         let is_foreign = matches!(&error, AcquireError::HeldByOther(missed) if missed.foreign);
         assert!(is_foreign, "{error:?}");
@@ -200,16 +216,16 @@ async fn lock_is_stored_in_the_database_that_the_url_names() {
     let redlock = settings(urls).build().expect("good settings");
     let guard = take(&redlock, "job").await;
     assert_eq!(
-        holders(&masters, "job"),
+        count_masters_with(&masters, "job"),
         0,
         "the lock key must not be in database 0, because the URL names another one"
     );
-    let stands = |master| {
+    let has_key = |master| {
         let keyspace = ask_server(master, &["INFO", "keyspace"]);
         keyspace.text().unwrap_or_default().contains("db3:")
     };
     eventually("all masters must have the key in database 3", || {
-        masters.iter().all(stands)
+        masters.iter().all(has_key)
     })
     .await;
     guard.release().await;
@@ -217,13 +233,13 @@ async fn lock_is_stored_in_the_database_that_the_url_names() {
 
 #[tokio::test]
 async fn acquire_error_names_a_generation_marker_key_that_holds_a_foreign_value() {
-    for put in [&["SET", MARKER, "junk"][..], &["RPUSH", MARKER, "junk"]] {
+    for command in [&["SET", MARKER, "junk"][..], &["RPUSH", MARKER, "junk"]] {
         let masters = masters(1);
-        ask_server(&masters[0], put);
+        ask_server(&masters[0], command);
         let redlock = support::redlock(&masters);
-        let why = redlock.try_acquire("nightly").await.unwrap_err();
-        let named = "quorate:masters holds something that is not a generation marker";
-        assert!(why.details().contains(named), "{why}");
+        let error = redlock.try_acquire("nightly").await.unwrap_err();
+        let expected = "quorate:masters holds something that is not a generation marker";
+        assert!(error.details().contains(expected), "{error}");
         assert_eq!(
             ask_server(&masters[0], &["EXISTS", "nightly"]).int(),
             Some(0)

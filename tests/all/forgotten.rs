@@ -8,28 +8,28 @@ use quorate_testbed::Masters;
 
 /// A client whose restart guard ignores the votes of a restarted master for 300 s, longer than any of these tests runs.
 fn client(masters: &Masters) -> Redlock {
-    let settings = settings(masters.urls()).max_ttl(secs(300));
-    let settings = settings.restart_guard(RestartGuard::AfterFirstContact);
+    let builder = settings(masters.urls()).max_ttl(secs(300));
+    let settings = builder.restart_guard(RestartGuard::AfterFirstContact);
     settings.build().expect("good settings")
 }
 
 /// Waits until the client has reached all masters. From then on, its restart guard notices every restart.
-async fn met(redlock: &Redlock) {
-    let began = std::time::Instant::now();
+async fn wait_until_met(redlock: &Redlock) {
+    let started_at = std::time::Instant::now();
     loop {
         let status = redlock.status("met").await.expect("the name must be valid");
         if status.nodes.iter().all(|node| node.state.is_ok()) {
             return;
         }
         assert!(
-            began.elapsed() < PATIENCE,
+            started_at.elapsed() < PATIENCE,
             "all masters must answer in time"
         );
     }
 }
 
 /// Restarts three of the five masters without their data.
-fn forget(masters: &Masters) {
+fn lose_keys(masters: &Masters) {
     for master in masters.iter().take(3) {
         master.restart_empty().expect("restarted");
     }
@@ -42,13 +42,16 @@ fn is_quarantined(fault: &Fault) -> bool {
 #[tokio::test]
 async fn status_of_a_held_lock_is_unknown_if_a_majority_of_masters_restarted_without_data() {
     let masters = masters(5);
-    let (holder, looks) = (client(&masters), client(&masters));
-    met(&looks).await;
+    let (holder, observer_client) = (client(&masters), client(&masters));
+    wait_until_met(&observer_client).await;
     let guard = holder.acquire("job").await.expect("free");
-    forget(&masters);
-    let began = std::time::Instant::now();
+    lose_keys(&masters);
+    let started_at = std::time::Instant::now();
     loop {
-        let status = looks.status("job").await.expect("the name must be valid");
+        let status = observer_client
+            .status("job")
+            .await
+            .expect("the name must be valid");
         assert_ne!(status.verdict(), StatusVerdict::Free, "{status:?}");
         let faults = status
             .nodes
@@ -58,9 +61,9 @@ async fn status_of_a_held_lock_is_unknown_if_a_majority_of_masters_restarted_wit
             assert_eq!(status.verdict(), StatusVerdict::Unknown, "{status:?}");
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "{status:?}");
+        assert!(started_at.elapsed() < PATIENCE, "{status:?}");
     }
-    let listing = looks.list("").await;
+    let listing = observer_client.list("").await;
     assert_eq!(listing.locks.len(), 1, "{listing:?}");
     assert!(!listing.majority_answered, "{listing:?}");
     let quarantined = listing
@@ -77,25 +80,27 @@ async fn status_of_a_held_lock_is_unknown_if_a_majority_of_masters_restarted_wit
 #[tokio::test]
 async fn observer_keeps_reporting_the_leader_after_a_majority_lost_the_lock_key() {
     let masters = masters(5);
-    let (leads, looks) = (client(&masters), client(&masters));
-    met(&looks).await;
+    let (leader_client, observer_client) = (client(&masters), client(&masters));
+    wait_until_met(&observer_client).await;
     let election = |redlock: &Redlock| redlock.election("job").ttl(secs(12));
-    let leadership = election(&leads).campaign("me").await.expect("free");
-    let mut observer = election(&looks).observe().expect("the name must be valid");
-    let leader = tokio::time::timeout(PATIENCE, observer.next()).await;
-    let leader = leader
+    let leadership = election(&leader_client).campaign("me").await.expect("free");
+    let mut observer = election(&observer_client)
+        .observe()
+        .expect("the name must be valid");
+    let outcome = tokio::time::timeout(PATIENCE, observer.next()).await;
+    let leader = outcome
         .expect("the observer must be notified in time")
         .expect("a leader");
     assert_eq!(leader.term, leadership.term());
-    forget(&masters);
+    lose_keys(&masters);
     // The observer polls at least every 4 s, so it must have polled once at the end of these 6.5 s.
-    let told = tokio::time::timeout(ms(6_500), observer.next()).await;
+    let outcome = tokio::time::timeout(ms(6_500), observer.next()).await;
     assert!(
         leadership.is_valid(),
         "the leader must hold its lock, but the machine was too slow to renew it in time"
     );
     assert!(
-        told.is_err(),
-        "the observer must not be notified of a change while the lease of the leader lasts: {told:?}"
+        outcome.is_err(),
+        "the observer must not be notified of a change while the lease of the leader lasts: {outcome:?}"
     );
 }

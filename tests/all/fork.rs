@@ -13,7 +13,7 @@ use quorate::node::store::{StoreNode, Table};
 use quorate::{AcquireError, LossCause, Redlock, RedlockBuilder, RestartGuard, Wait};
 use quorate_testbed::Masters;
 
-use crate::support::{holders, masters};
+use crate::support::{count_masters_with, masters};
 
 /// The variable that tells the program which part it plays; it contains the URLs of the masters.
 const MASTERS: &str = "QUORATE_TEST_FORK";
@@ -31,11 +31,11 @@ fn builder(urls: &str) -> RedlockBuilder {
 }
 
 /// Starts this test program with only the test `part`.
-fn start(part: &str, masters: &Masters) -> Child {
-    start_with(part, &masters.urls().join(","))
+fn start_part(part: &str, masters: &Masters) -> Child {
+    start_part_with(part, &masters.urls().join(","))
 }
 
-fn start_with(part: &str, urls: &str) -> Child {
+fn start_part_with(part: &str, urls: &str) -> Child {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);
     command.args([
@@ -50,10 +50,10 @@ fn start_with(part: &str, urls: &str) -> Child {
 }
 
 /// Waits until the program has ended, and returns what it has printed.
-fn end(mut program: Child) -> String {
-    let until = Instant::now() + LIMIT;
+fn output_of(mut program: Child) -> String {
+    let deadline = Instant::now() + LIMIT;
     while program.try_wait().expect("a status").is_none() {
-        if Instant::now() > until {
+        if Instant::now() > deadline {
             let _ = program.kill();
             panic!("the program must end: a call in a forked process hangs");
         }
@@ -67,7 +67,7 @@ fn end(mut program: Child) -> String {
 
 /// Forks. The child runs `child` with its copy of `held`, and exits with 0 if it returns true. In the parent, returns
 /// `held` and the exit status of the child.
-fn in_child<T>(held: T, child: impl FnOnce(T) -> bool) -> (T, Option<i32>) {
+fn run_in_child<T>(held: T, child: impl FnOnce(T) -> bool) -> (T, Option<i32>) {
     match fork().expect("a fork") {
         Fork::Child => {
             let watchdog = std::thread::spawn(|| {
@@ -76,18 +76,18 @@ fn in_child<T>(held: T, child: impl FnOnce(T) -> bool) -> (T, Option<i32>) {
                 std::process::exit(9);
             });
             // The test harness of the parent is not here to report a panic.
-            let ok = catch_unwind(AssertUnwindSafe(|| child(held))).unwrap_or(false);
+            let is_ok = catch_unwind(AssertUnwindSafe(|| child(held))).unwrap_or(false);
             drop(watchdog);
-            std::process::exit(i32::from(!ok));
+            std::process::exit(i32::from(!is_ok));
         }
-        Fork::Parent(pid) => (held, waitpid(pid).ok()),
+        Fork::Parent(pid) => (held, waitpid(pid).is_ok()),
     }
 }
 
 #[test]
 fn blocking_redlock_of_the_parent_is_refused_in_a_forked_process() {
     let masters = masters(3);
-    let said = end(start("part_with_blocking_calls", &masters));
+    let said = output_of(start_part("part_with_blocking_calls", &masters));
     assert!(said.contains("child: 0"), "{said}");
     assert!(said.contains("parent still holds: true"), "{said}");
 }
@@ -100,55 +100,58 @@ fn part_with_blocking_calls() {
     let redlock = builder(&urls).build_blocking().expect("built");
     let guard = redlock.acquire("held").expect("acquired");
     let permit = redlock.semaphore("seats", 2).acquire().expect("acquired");
-    let leading = redlock
+    let leadership = redlock
         .election("leader")
         .campaign("parent")
         .expect("elected");
-    let owned = redlock.owner("me").expect("an owner");
-    let of_owner = owned.acquire("owned").expect("acquired");
-    let all = (redlock, owned, guard, permit, leading, of_owner);
-    let (all, status) = in_child(all, |(redlock, owned, guard, permit, leading, of_owner)| {
-        let began = Instant::now();
-        let error = redlock.try_acquire("other").expect_err("refused");
-        assert_eq!(error, AcquireError::Forked);
-        assert!(error.to_string().contains("forked"), "{error}");
-        let errors = [
-            redlock.acquire("other").err(),
-            redlock.semaphore("seats", 2).acquire().err(),
-            redlock.election("leader").campaign("child").err(),
-            owned.acquire("owned").err(),
-        ];
-        assert_eq!(errors, [const { Some(AcquireError::Forked) }; 4]);
-        let refused = redlock.status("held").expect_err("refused").to_string();
-        assert!(refused.contains("forked"), "{refused}");
-        let refused = redlock
-            .quota("units")
-            .left()
-            .err()
-            .map(|error| error.to_string());
-        assert!(refused.is_some_and(|why| why.contains("forked")));
-        assert!(redlock.inspect().is_err() && redlock.list("").is_err());
-        assert!(
-            redlock
-                .flush(TTL)
-                .is_err_and(quorate::blocking::CannotBlock::is_forked)
-        );
-        assert_eq!(guard.loss(), Some(LossCause::Forked));
-        assert!(!guard.is_valid() && !leading.is_valid() && guard.remaining().is_zero());
-        assert!(guard.extend(TTL).is_err() && guard.wait_lost(TTL).is_err());
-        assert!(permit.release().is_err());
-        drop((guard, leading, of_owner, owned, redlock));
-        assert!(began.elapsed() < LIMIT / 4, "no call may wait");
-        new_client_works(&urls)
-    });
+    let owner = redlock.owner("me").expect("an owner");
+    let owner_guard = owner.acquire("owned").expect("acquired");
+    let all = (redlock, owner, guard, permit, leadership, owner_guard);
+    let (all, status) = run_in_child(
+        all,
+        |(redlock, owner, guard, permit, leadership, owner_guard)| {
+            let started_at = Instant::now();
+            let error = redlock.try_acquire("other").expect_err("refused");
+            assert_eq!(error, AcquireError::Forked);
+            assert!(error.to_string().contains("forked"), "{error}");
+            let errors = [
+                redlock.acquire("other").err(),
+                redlock.semaphore("seats", 2).acquire().err(),
+                redlock.election("leader").campaign("child").err(),
+                owner.acquire("owned").err(),
+            ];
+            assert_eq!(errors, [const { Some(AcquireError::Forked) }; 4]);
+            let refused = redlock.status("held").expect_err("refused").to_string();
+            assert!(refused.contains("forked"), "{refused}");
+            let refused = redlock
+                .quota("units")
+                .left()
+                .err()
+                .map(|error| error.to_string());
+            assert!(refused.is_some_and(|why| why.contains("forked")));
+            assert!(redlock.inspect().is_err() && redlock.list("").is_err());
+            assert!(
+                redlock
+                    .flush(TTL)
+                    .is_err_and(quorate::blocking::CannotBlock::is_forked)
+            );
+            assert_eq!(guard.loss(), Some(LossCause::Forked));
+            assert!(!guard.is_valid() && !leadership.is_valid() && guard.remaining().is_zero());
+            assert!(guard.extend(TTL).is_err() && guard.wait_lost(TTL).is_err());
+            assert!(permit.release().is_err());
+            drop((guard, leadership, owner_guard, owner, redlock));
+            assert!(started_at.elapsed() < LIMIT / 4, "no call may wait");
+            new_client_works(&urls)
+        },
+    );
     println!("child: {}", status.unwrap_or(-1));
     // A release by the child would have been noticed by a renewal.
-    let (_redlock, _owned, guard, permit, leading, of_owner) = all;
+    let (_redlock, _owned, guard, permit, leadership, owner_guard) = all;
     let held = [
         guard.is_valid(),
         permit.is_valid(),
-        leading.is_valid(),
-        of_owner.is_valid(),
+        leadership.is_valid(),
+        owner_guard.is_valid(),
     ];
     println!("parent still holds: {}", held == [true; 4]);
     assert_eq!(status, Some(0));
@@ -157,27 +160,30 @@ fn part_with_blocking_calls() {
 /// A new client works in the child, and meets the locks of the parent.
 fn new_client_works(urls: &str) -> bool {
     use quorate::blocking::TryAcquire;
-    let own = builder(urls).build_blocking().expect("built");
+    let new_client = builder(urls).build_blocking().expect("built");
     for _ in 0..5 {
-        let held = own.try_acquire("held").expect("the masters answer");
+        let held = new_client.try_acquire("held").expect("the masters answer");
         assert!(
             matches!(held, TryAcquire::Held(_)),
             "the parent holds the lock"
         );
         std::thread::sleep(TTL / 2);
     }
-    let campaign = own.election("leader").wait(Wait::None).campaign("child");
+    let campaign = new_client
+        .election("leader")
+        .wait(Wait::None)
+        .campaign("child");
     assert!(
         matches!(campaign, Err(AcquireError::HeldByOther(_))),
         "{campaign:?}"
     );
-    own.acquire("other").is_ok()
+    new_client.acquire("other").is_ok()
 }
 
 #[test]
 fn redlock_of_the_parent_is_refused_in_a_forked_process_without_a_runtime() {
     let masters = masters(3);
-    let said = end(start("part_without_a_runtime", &masters));
+    let said = output_of(start_part("part_without_a_runtime", &masters));
     assert!(said.contains("child: 0"), "{said}");
     assert!(said.contains("parent still holds: true"), "{said}");
 }
@@ -191,7 +197,7 @@ fn part_without_a_runtime() {
     };
     let redlock = builder(&urls).build().expect("built");
     let guard = block_on(redlock.acquire("held")).expect("acquired");
-    let ((_redlock, guard), status) = in_child((redlock, guard), |(redlock, guard)| {
+    let ((_redlock, guard), status) = run_in_child((redlock, guard), |(redlock, guard)| {
         let error = block_on(redlock.acquire("other")).expect_err("refused");
         assert_eq!(error, AcquireError::Forked);
         let seen = block_on(redlock.status("held")).expect("a status");
@@ -205,14 +211,14 @@ fn part_without_a_runtime() {
         let released = block_on(guard.release());
         assert!(!released.was_valid && released.on == 0, "{released:?}");
         drop(redlock);
-        let own = builder(&urls).build().expect("built");
-        let held = block_on(own.lock("held").wait(Wait::None).acquire());
+        let new_client = builder(&urls).build().expect("built");
+        let held = block_on(new_client.lock("held").wait(Wait::None).acquire());
         assert!(
             matches!(held, Err(AcquireError::HeldByOther(_))),
             "{held:?}"
         );
         std::thread::sleep(2 * TTL);
-        block_on(own.acquire("other")).is_ok()
+        block_on(new_client.acquire("other")).is_ok()
     });
     println!("child: {}", status.unwrap_or(-1));
     println!("parent still holds: {}", guard.is_valid());
@@ -221,7 +227,7 @@ fn part_without_a_runtime() {
 
 #[test]
 fn redlock_of_the_parent_over_stores_is_refused_in_a_forked_process() {
-    let said = end(start_with("part_with_stores", "none"));
+    let said = output_of(start_part_with("part_with_stores", "none"));
     assert!(said.contains("child: 0"), "{said}");
     assert!(said.contains("parent still holds: true"), "{said}");
 }
@@ -244,7 +250,7 @@ fn part_with_stores() {
     }
     let redlock = over_stores();
     let guard = block_on(redlock.acquire("held")).expect("acquired");
-    let ((_redlock, guard), status) = in_child((redlock, guard), |(redlock, guard)| {
+    let ((_redlock, guard), status) = run_in_child((redlock, guard), |(redlock, guard)| {
         let error = block_on(redlock.acquire("other")).expect_err("refused");
         assert_eq!(error, AcquireError::Forked);
         let seen = block_on(redlock.status("held")).expect("a status");
@@ -272,25 +278,25 @@ fn part_with_stores() {
 #[test]
 fn forked_process_does_not_renew_the_locks_of_its_parent() {
     let masters = masters(3);
-    let mut program = start("part_on_the_thread_of_the_runtime", &masters);
+    let mut program = start_part("part_on_the_thread_of_the_runtime", &masters);
     let output = BufReader::new(program.stdout.take().expect("a pipe"));
-    let said = output.lines().map_while(Result::ok);
+    let said = output.lines().map_while(Result::is_ok);
     let said = said.filter_map(|line| line.strip_prefix("child ").map(str::to_owned));
     let mut said = said.take(2);
     let (child, refused) = (said.next().expect("its id"), said.next());
     assert!(program.wait().expect("its end").success());
     // The lock ends within a TTL of 1.2 s. The child runs its copy of the runtime for a minute.
-    let until = Instant::now() + LIMIT / 3;
-    while holders(&masters, "held") > 0 && Instant::now() < until {
+    let deadline = Instant::now() + LIMIT / 3;
+    while count_masters_with(&masters, "held") > 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
-    let held_on = holders(&masters, "held");
+    let holder_count = count_masters_with(&masters, "held");
     let killed = Command::new("kill").args(["-KILL", &child]).status();
     assert!(
         killed.expect("kill runs").success(),
         "the child must still run"
     );
-    assert_eq!(held_on, 0, "the child renews the lock of its parent");
+    assert_eq!(holder_count, 0, "the child renews the lock of its parent");
     assert_eq!(refused.as_deref(), Some("is refused: true"));
 }
 
@@ -312,8 +318,8 @@ fn part_on_the_thread_of_the_runtime() {
         };
         // The test harness has begun a line.
         println!("\nchild {}", std::process::id());
-        let refused = redlock.try_acquire("other").await;
-        let refused = matches!(refused, Err(AcquireError::Forked)) && !guard.is_valid();
+        let outcome = redlock.try_acquire("other").await;
+        let refused = matches!(outcome, Err(AcquireError::Forked)) && !guard.is_valid();
         println!("child is refused: {refused}");
         drop((guard, redlock));
         tokio::time::sleep(LIMIT).await;

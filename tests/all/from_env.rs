@@ -8,7 +8,7 @@ use quorate::RedlockBuilder;
 /// The environment variable that marks the child process. If it is set, this test program runs as the child process.
 const CHILD: &str = "QUORATE_TEST_CHILD";
 
-/// The main function of the child process that [`with`] starts; it tests nothing by itself. Prints the masters that the
+/// The main function of the child process that [`run_with_variables`] starts; it tests nothing by itself. Prints the masters that the
 /// environment configures, or the error.
 #[test]
 fn child_process_prints_the_settings_from_its_environment() {
@@ -21,9 +21,9 @@ fn child_process_prints_the_settings_from_its_environment() {
     }
 }
 
-fn with(variables: &[(&str, &str)]) -> String {
-    let this = std::env::current_exe().expect("this program");
-    let mut command = Command::new(this);
+fn run_with_variables(variables: &[(&str, &str)]) -> String {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = Command::new(program);
     command.args([
         "from_env::child_process_prints_the_settings_from_its_environment",
         "--exact",
@@ -43,26 +43,26 @@ fn settings_are_read_from_the_process_environment() {
         "QUORATE_MASTERS",
         "redis://u:s3cret@10.0.0.1,redis://10.0.0.2:7000",
     );
-    let said = with(&[masters]);
+    let output = run_with_variables(&[masters]);
     assert!(
-        said.contains("10.0.0.1:6379") && said.contains("10.0.0.2:7000"),
-        "{said}"
+        output.contains("10.0.0.1:6379") && output.contains("10.0.0.2:7000"),
+        "{output}"
     );
-    let said = with(&[masters, ("QUORATE_TTL", "ten")]);
+    let output = run_with_variables(&[masters, ("QUORATE_TTL", "ten")]);
     assert!(
-        said.contains("refused: QUORATE_TTL 'ten' is not a duration"),
-        "{said}"
+        output.contains("refused: QUORATE_TTL 'ten' is not a duration"),
+        "{output}"
     );
     // A TTL of ten minutes exceeds the default `max_ttl`. The builder refuses it, and the error names both settings.
-    let said = with(&[masters, ("QUORATE_TTL", "10m")]);
+    let output = run_with_variables(&[masters, ("QUORATE_TTL", "10m")]);
     assert!(
-        said.contains("refused: ttl of 10m is above max_ttl"),
-        "{said}"
+        output.contains("refused: ttl of 10m is above max_ttl"),
+        "{output}"
     );
-    assert!(!said.contains("s3cret"), "{said}");
-    let said = with(&[]);
+    assert!(!output.contains("s3cret"), "{output}");
+    let output = run_with_variables(&[]);
     assert!(
-        said.contains("refused: QUORATE_MASTERS is not set"),
-        "{said}"
+        output.contains("refused: QUORATE_MASTERS is not set"),
+        "{output}"
     );
 }

@@ -12,23 +12,23 @@ use quorate_testbed::{Masters, Server};
 const TTL: Duration = secs(6);
 
 /// Sets the memory limit of each master to one byte. After that, the master refuses every command that may need memory.
-fn fill(masters: &Masters) {
+fn exhaust_memory(masters: &Masters) {
     for master in masters {
         ask_server(master, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
         ask_server(master, &["CONFIG", "SET", "maxmemory", "1"]);
     }
 }
 
-fn locker(masters: &Masters) -> RedlockBuilder {
+fn locker_builder(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls()).ttl(TTL)
 }
 
 /// Acquires ten locks, one after the other. The client later renews all of them with one message, in the same order.
-async fn ten(redlock: &Redlock, reads: bool) -> Vec<LockGuard> {
+async fn acquire_ten(redlock: &Redlock, is_shared: bool) -> Vec<LockGuard> {
     let mut guards = Vec::new();
     for n in 0..10 {
         let lock = redlock.lock(format!("job-{n}"));
-        let lock = if reads { lock.shared() } else { lock };
+        let lock = if is_shared { lock.shared() } else { lock };
         guards.push(lock.acquire().await.expect("free"));
     }
     guards
@@ -54,17 +54,17 @@ fn faults(guard: &LockGuard) -> Vec<Fault> {
 
 #[tokio::test]
 async fn renewals_continue_if_full_masters_cannot_restore_a_deleted_lock() {
-    for reads in [false, true] {
+    for is_shared in [false, true] {
         let masters = masters(3);
-        let redlock = locker(&masters).build().expect("good settings");
-        let guards = ten(&redlock, reads).await;
+        let redlock = locker_builder(&masters).build().expect("good settings");
+        let guards = acquire_ten(&redlock, is_shared).await;
         for master in &masters {
             ask_server(master, &["DEL", "job-0", "quorate:holds:job-0"]);
             // Delete the fencing counter. The renewal of a reader's lock first writes this counter, but the masters
             // below have no free memory for it.
             ask_server(master, &["DEL", "quorate:fence:job-0"]);
         }
-        fill(&masters);
+        exhaust_memory(&masters);
         assert_all_but_the_first_are_renewed(&guards).await;
     }
 }
@@ -72,19 +72,19 @@ async fn renewals_continue_if_full_masters_cannot_restore_a_deleted_lock() {
 #[tokio::test]
 async fn masters_out_of_memory_renew_the_reader_whose_lease_ends_first() {
     let masters = masters(3);
-    let redlock = locker(&masters).build().expect("good settings");
-    let brief = redlock.lock("doc").shared().acquire().await.expect("free");
+    let redlock = locker_builder(&masters).build().expect("good settings");
+    let short_reader = redlock.lock("doc").shared().acquire().await.expect("free");
     let long = redlock.lock("doc").shared().ttl(secs(30));
     let _long = long
         .acquire()
         .await
         .expect("the second reader must get the lock together with the first reader");
-    fill(&masters);
+    exhaust_memory(&masters);
     tokio::time::sleep(2 * TTL).await;
-    assert!(brief.is_valid(), "{:?}", brief.report());
+    assert!(short_reader.is_valid(), "{:?}", short_reader.report());
 }
 
-/// Creates the user `locker` on every master. The user may run all commands, but only on the keys `quorate:*` and on
+/// Creates the user `locker_builder` on every master. The user may run all commands, but only on the keys `quorate:*` and on
 /// the keys that the ACL rules in `words` allow.
 fn grant(masters: &Masters, words: &[&str]) {
     const RIGHTS: [&str; 9] = [
@@ -104,7 +104,7 @@ fn grant(masters: &Masters, words: &[&str]) {
     }
 }
 
-fn as_user(masters: &Masters) -> Redlock {
+fn client_as_user(masters: &Masters) -> Redlock {
     let url = |master: &Server| format!("redis://locker:secret@{}", master.addr());
     let settings = settings(masters.iter().map(url)).ttl(TTL);
     settings.build().expect("good settings")
@@ -112,16 +112,19 @@ fn as_user(masters: &Masters) -> Redlock {
 
 #[tokio::test]
 async fn renewals_continue_if_the_acl_denies_access_to_the_key_of_another_lock() {
-    for reads in [false, true] {
+    for is_shared in [false, true] {
         let masters = masters(3);
         grant(&masters, &["~job*"]);
-        let redlock = as_user(&masters);
-        let guards = ten(&redlock, reads).await;
+        let redlock = client_as_user(&masters);
+        let guards = acquire_ten(&redlock, is_shared).await;
         grant(&masters, &["~job-[1-9]"]);
         assert_all_but_the_first_are_renewed(&guards).await;
         let faults = faults(&guards[0]);
-        let named = |fault: &Fault| fault.to_string().contains("lock key");
-        assert!(faults.len() == 3 && faults.iter().all(named), "{faults:?}");
+        let names_the_key = |fault: &Fault| fault.to_string().contains("lock key");
+        assert!(
+            faults.len() == 3 && faults.iter().all(names_the_key),
+            "{faults:?}"
+        );
     }
 }
 
@@ -138,10 +141,10 @@ async fn renewals_continue_if_the_acl_denies_access_to_one_force_release_key() {
     ];
     let masters = masters(3);
     grant(&masters, &[]);
-    for reads in [false, true] {
+    for is_shared in [false, true] {
         grant(&masters, &["~job*"]);
-        let redlock = as_user(&masters);
-        let guards = ten(&redlock, reads).await;
+        let redlock = client_as_user(&masters);
+        let guards = acquire_ten(&redlock, is_shared).await;
         for master in &masters {
             ask_server(master, &["DEL", "job-0", "quorate:holds:job-0"]);
             let words = ["ACL", "SETUSER", "locker", "resetkeys"];
@@ -150,39 +153,42 @@ async fn renewals_continue_if_the_acl_denies_access_to_one_force_release_key() {
         }
         assert_all_but_the_first_are_renewed(&guards).await;
         let faults = faults(&guards[0]);
-        let named = |fault: &Fault| fault.to_string().contains("keys like quorate:broken:");
-        assert!(faults.len() == 3 && faults.iter().all(named), "{faults:?}");
+        let names_the_key = |fault: &Fault| fault.to_string().contains("keys like quorate:broken:");
+        assert!(
+            faults.len() == 3 && faults.iter().all(names_the_key),
+            "{faults:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn extension_reports_out_of_memory_for_each_full_master() {
     let masters = masters(3);
-    let redlock = locker(&masters).build().expect("good settings");
+    let redlock = locker_builder(&masters).build().expect("good settings");
     let guard = redlock.acquire("job").await.expect("free");
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
-    fill(&masters);
+    exhaust_memory(&masters);
     let Err(ExtendError::NoQuorum(reports)) = guard.extend(TTL).await else {
         panic!("the extension must fail, because full masters refuse to restore the lock key")
     };
-    let full =
+    let is_out_of_memory =
         |report: &quorate::NodeReport| report.outcome == NodeOutcome::Fault(Fault::OutOfMemory);
-    assert!(reports.iter().all(full), "{reports:?}");
+    assert!(reports.iter().all(is_out_of_memory), "{reports:?}");
 }
 
 #[tokio::test]
 async fn masters_without_free_memory_refuse_acquires_but_execute_releases() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
-    let name = |n: usize| format!("held {n}");
-    let locks = (0..20).map(|n| redlock.acquire(name(n)));
+    let lock_name = |n: usize| format!("held {n}");
+    let locks = (0..20).map(|n| redlock.acquire(lock_name(n)));
     let guards = futures::future::try_join_all(locks).await.expect("free");
-    fill(&masters);
+    exhaust_memory(&masters);
     let attempts = (0..20).map(|n| redlock.lock(format!("free {n}")).try_acquire());
-    for found in futures::future::join_all(attempts).await {
-        let error = found
+    for outcome in futures::future::join_all(attempts).await {
+        let error = outcome
             .map(|_| ())
             .expect_err("full masters must refuse every new attempt");
         assert!(error.details().contains("OOM"), "{error}");
@@ -196,8 +202,8 @@ async fn masters_without_free_memory_refuse_acquires_but_execute_releases() {
     }
     redlock.flush().await;
     eventually("every key must be deleted", || {
-        let gone = |master: &Server| (0..20).all(|n| !has_key(master, &name(n)));
-        masters.iter().all(gone)
+        let has_no_key = |master: &Server| (0..20).all(|n| !has_key(master, &lock_name(n)));
+        masters.iter().all(has_no_key)
     })
     .await;
 }
@@ -205,19 +211,19 @@ async fn masters_without_free_memory_refuse_acquires_but_execute_releases() {
 #[tokio::test]
 async fn force_released_lock_on_full_masters_is_not_restored_by_its_holder() {
     let masters = masters(3);
-    let redlock = locker(&masters).build().expect("good settings");
-    let plain = redlock.acquire("job").await.expect("free");
+    let redlock = locker_builder(&masters).build().expect("good settings");
+    let exclusive = redlock.acquire("job").await.expect("free");
     let reader = redlock.lock("doc").shared().acquire().await.expect("free");
-    fill(&masters);
-    for (guard, resource) in [(&plain, "job"), (&reader, "doc")] {
+    exhaust_memory(&masters);
+    for (guard, resource) in [(&exclusive, "job"), (&reader, "doc")] {
         // A master without the lock key must store the break record as well.
         ask_server(&masters[2], &["DEL", resource]);
         let status = redlock
             .break_lock(resource)
             .await
             .expect("the name must be valid");
-        let answered = status.nodes.iter().all(|node| node.state.is_ok());
-        assert!(answered, "{resource}: {status:?}");
+        let all_answered = status.nodes.iter().all(|node| node.state.is_ok());
+        assert!(all_answered, "{resource}: {status:?}");
         tokio::time::timeout(TTL, guard.lost())
             .await
             .expect("an answer");

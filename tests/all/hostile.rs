@@ -144,9 +144,9 @@ impl Scene {
         allowed: Duration,
         run: impl Future<Output = T>,
     ) -> T {
-        let started = Instant::now();
+        let started_at = Instant::now();
         let done = run.await;
-        let beyond = started.elapsed().saturating_sub(allowed);
+        let beyond = started_at.elapsed().saturating_sub(allowed);
         let known = &mut self.tally().beyond;
         match known.iter_mut().find(|(known, ..)| *known == call) {
             Some((_, most, count)) => (*most, *count) = (beyond.max(*most), *count + 1),
@@ -168,14 +168,14 @@ impl Scene {
     }
 
     async fn wait(&self, resource: &str) -> Option<LockGuard> {
-        let began = Instant::now();
+        let started_at = Instant::now();
         let outcome = self
             .timed("wait", WAIT, self.redlock.acquire(resource))
             .await;
         let mut tally = self.tally();
         match outcome {
             Ok(guard) => {
-                tally.paces.push(began.elapsed());
+                tally.paces.push(started_at.elapsed());
                 return Some(guard);
             }
             Err(error @ AcquireError::HeldByOther(_)) => {
@@ -220,7 +220,7 @@ impl Scene {
             });
             join_all(tries).await;
         }
-        let holders = held.into_iter().map(|guard| self.finish(guard));
+        let count_masters_with = held.into_iter().map(|guard| self.finish(guard));
         let askers = (0..TASKS).map(|n| async move {
             let resource = format!("{name}, {n}");
             let guard = if n % 2 == 0 {
@@ -233,7 +233,7 @@ impl Scene {
                 None => self.look(resource.as_bytes()).await,
             }
         });
-        join(join_all(holders), join_all(askers)).await;
+        join(join_all(count_masters_with), join_all(askers)).await;
     }
 
     /// Prints the results of the scene. `kind` is the kind of fault.
@@ -425,9 +425,9 @@ async fn connections_of_a_client_in_four_seconds(script: Script) -> u64 {
     let hostile = start(script);
     let urls = [good[0].url(), good[1].url(), hostile.url()];
     let redlock = settings_for(urls).build().expect("good settings");
-    let started = Instant::now();
+    let started_at = Instant::now();
     let mut n = 0;
-    while started.elapsed() < secs(4) {
+    while started_at.elapsed() < secs(4) {
         n += 1;
         drop(redlock.try_acquire(format!("job {n}")).await);
         tokio::time::sleep(ms(5)).await;
@@ -560,7 +560,11 @@ async fn password_quoted_in_a_server_reply_appears_in_no_output() {
         let redlock = settings_for([url]).build().expect("good settings");
         let error = redlock.try_acquire("job").await.expect_err("no lock");
         let status = redlock.status("job").await;
-        let shown = format!("{} {error:?} {status:?} {}", error.details(), heard.heard());
+        let shown = format!(
+            "{} {error:?} {status:?} {}",
+            error.details(),
+            heard.output()
+        );
         assert!(!shown.contains(SECRET), "{shown}");
     }
 }
@@ -579,15 +583,15 @@ async fn idle_connection_that_stops_responding_is_replaced_before_the_next_call(
     take(&redlock, "job").await.release().await;
     redlock.flush().await;
     let before = proxies[1].counters().accepted;
-    let started = Instant::now();
+    let started_at = Instant::now();
     let _hole = proxies[1].inject(Harm::Drop(Way::Both));
     eventually("the client must make a new connection", || {
         proxies[1].counters().accepted > before
     })
     .await;
-    println!("noticed after {:.1?}", started.elapsed());
+    println!("noticed after {:.1?}", started_at.elapsed());
     // The client should notice within 5 s that the master is silent. The limit of 7 s allows for a busy machine.
-    assert!(started.elapsed() < secs(7), "{:?}", started.elapsed());
+    assert!(started_at.elapsed() < secs(7), "{:?}", started_at.elapsed());
     assert_eq!(
         proxies[0].counters().accepted,
         1,

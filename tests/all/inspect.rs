@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::support::{self, ask_server, connections, eventually, masters, ms, secs};
+use crate::support::{self, ask_server, count_connections, eventually, masters, ms, secs};
 use quorate::node::{Dial, Stream};
 use quorate::{Fault, Inspection, MissingRight, Redlock};
 use quorate_testbed::Server;
@@ -68,15 +68,15 @@ async fn inspection_does_not_close_the_connections_that_locks_use() {
     let redlock = support::redlock(&masters);
     let guard = redlock.acquire("job").await.expect("free");
     let id = |server: &Server| {
-        let list = ask_server(server, &["CLIENT", "LIST"]);
-        let list = list.text().expect("text").into_owned();
+        let reply = ask_server(server, &["CLIENT", "LIST"]);
+        let list = reply.text().expect("text").into_owned();
         let ours = list.lines().find(|line| line.contains("addr=127.0.0.1"));
         ours.and_then(|line| line.split(' ').next())
             .map(str::to_owned)
     };
     // Let the client connect to all masters, and wait until the test's own connections to them are closed.
     redlock.status("job").await.expect("the name must be valid");
-    let alone = || masters.iter().all(|master| connections(master) == 1);
+    let alone = || masters.iter().all(|master| count_connections(master) == 1);
     eventually("each master must have one connection of the client", alone).await;
     let before: Vec<_> = masters.iter().map(id).collect();
     redlock.inspect().await;
@@ -156,13 +156,13 @@ async fn inspect_hostile(answer: Option<&'static [u8]>) -> Inspection {
 
 #[tokio::test]
 async fn inspection_of_a_master_that_stops_answering_ends_with_a_timeout() {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let found = inspect_hostile(None).await;
     assert_eq!(found.fault, Some(Fault::Timeout(ms(300))), "{found:?}");
     assert!(found.connecting.is_some());
     // The inspection must end after the first request that times out (300 ms). The limit of 5 s allows for a busy
     // machine.
-    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+    assert!(started_at.elapsed() < secs(5), "{:?}", started_at.elapsed());
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::support::{
-    self, PATIENCE, ask_server, eventually, has_key, holders, masters, ms, redlock, secs, settings,
-    take,
+    self, PATIENCE, ask_server, count_masters_with, eventually, has_key, masters, ms, redlock,
+    secs, settings, take,
 };
 use quorate::node::Answer;
 use quorate::{
@@ -82,7 +82,7 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
         "the token must not change, because the lock is only renewed"
     );
     eventually("all masters must have the key", || {
-        holders(&masters, "job") == 3
+        count_masters_with(&masters, "job") == 3
     })
     .await;
 }
@@ -102,7 +102,7 @@ async fn a_fixed_lease_ends_at_its_deadline() {
     );
     assert_at(deadline);
     eventually("the lock key must be gone", || {
-        holders(&masters, "job") == 0
+        count_masters_with(&masters, "job") == 0
     })
     .await;
 }
@@ -125,17 +125,17 @@ async fn a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock() {
 async fn lock_is_renewed_only_until_its_max_hold_ends() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let began = Instant::now();
+    let started_at = Instant::now();
     let short = redlock.lock("job").ttl(secs(2)).max_hold(secs(5));
     let guard = short.acquire().await.expect("free");
     assert!(guard.remaining() <= secs(2));
     tokio::time::sleep(secs(3)).await;
     assert!(guard.is_valid(), "the lock must be renewed until max_hold");
     assert_eq!(end(&guard).await, LossCause::MaxHold);
-    assert_at(began + secs(5));
+    assert_at(started_at + secs(5));
     // The lock is released at `max_hold`, and no renewal restores its key afterwards.
     eventually("the lock key must be gone", || {
-        holders(&masters, "job") == 0
+        count_masters_with(&masters, "job") == 0
     })
     .await;
     assert_eq!(
@@ -237,14 +237,14 @@ async fn lock_key_lost_by_a_minority_is_restored_by_the_next_renewal() {
     let redlock = redlock(&masters);
     let guard = held(&redlock, secs(6)).await;
     eventually("all masters must have the key", || {
-        holders(&masters, "job") == 5
+        count_masters_with(&masters, "job") == 5
     })
     .await;
     masters[0].restart_empty().expect("restarted");
     ask_server(&masters[1], &["DEL", "job"]);
     let since = Instant::now();
     eventually("all masters must have the key again", || {
-        holders(&masters, "job") == 5
+        count_masters_with(&masters, "job") == 5
     })
     .await;
     let healed = Instant::now().saturating_since(since);
@@ -256,7 +256,7 @@ async fn lock_key_lost_by_a_minority_is_restored_by_the_next_renewal() {
     }
     guard.release().await;
     eventually("no master may still have the key", || {
-        holders(&masters, "job") == 0
+        count_masters_with(&masters, "job") == 0
     })
     .await;
 }
@@ -335,7 +335,7 @@ async fn extension_of_an_expired_lock_fails_without_recreating_the_key() {
     let lost = Err(ExtendError::Lost(LossCause::Expired));
     assert_eq!(guard.extend(secs(10)).await, lost);
     redlock.flush().await;
-    assert_eq!(holders(&masters, "job"), 0);
+    assert_eq!(count_masters_with(&masters, "job"), 0);
     assert!(!guard.is_valid());
 }
 
@@ -370,9 +370,9 @@ async fn extension_without_a_majority_does_not_change_the_validity_of_the_lock()
     assert_eq!(guard.valid_until(), before);
     assert!(guard.is_valid());
     masters[0].cont().expect("continued");
-    let started = Instant::now();
+    let started_at = Instant::now();
     while guard.extend(secs(30)).await.is_err() {
-        let waited = Instant::now().saturating_since(started);
+        let waited = Instant::now().saturating_since(started_at);
         assert!(
             waited < PATIENCE,
             "the extension must succeed once a majority of the masters answers"
@@ -398,7 +398,7 @@ async fn release_of_an_expired_lock_reports_the_expiry_but_is_not_an_error() {
     assert!(next.is_valid());
     redlock.flush().await;
     assert_eq!(
-        holders(&masters, "job"),
+        count_masters_with(&masters, "job"),
         3,
         "the release must not delete the keys of the next holder"
     );
@@ -456,8 +456,8 @@ async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
         let lock = redlock.lock(format!("job {n}")).ttl(secs(3));
         lock.acquire()
     });
-    let guards = futures::future::join_all(locks).await;
-    let guards: Vec<_> = guards.into_iter().map(|g| g.expect("free")).collect();
+    let outcomes = futures::future::join_all(locks).await;
+    let guards: Vec<_> = outcomes.into_iter().map(|g| g.expect("free")).collect();
     masters[0].stop().expect("stopped");
     for second in 0..7 {
         tokio::time::sleep(secs(1)).await;
@@ -543,9 +543,9 @@ async fn masters_restarted_empty_do_not_vote_before_the_longest_lease_has_ended(
             let status = redlock.status("job").await.expect("the name must be valid");
             status.nodes.iter().all(|node| node.state.is_ok())
         };
-        let started = Instant::now();
+        let started_at = Instant::now();
         while !met().await {
-            let waited = Instant::now().saturating_since(started);
+            let waited = Instant::now().saturating_since(started_at);
             assert!(
                 waited < PATIENCE,
                 "timed out: all masters must answer the status request"
@@ -641,15 +641,15 @@ async fn masters_whose_clock_was_set_back_after_their_start_vote_after_max_ttl()
     for offset in &offsets {
         offset.set(Duration::ZERO, Skew::Ahead).expect("set");
     }
-    let started = Instant::now();
+    let started_at = Instant::now();
     let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
     let error = loop {
-        let error = redlock.acquire("job").await;
-        let error = error.expect_err("masters under the restart guard must not vote");
+        let outcome = redlock.acquire("job").await;
+        let error = outcome.expect_err("masters under the restart guard must not vote");
         if quarantined(&error) >= 2 {
             break error;
         }
-        let waited = Instant::now().saturating_since(started);
+        let waited = Instant::now().saturating_since(started_at);
         assert!(waited < PATIENCE, "{}", error.details());
     };
     assert!(
@@ -658,7 +658,7 @@ async fn masters_whose_clock_was_set_back_after_their_start_vote_after_max_ttl()
         error.details()
     );
     let guard = take_in_time(&redlock, "job").await;
-    let waited = Instant::now().saturating_since(started);
+    let waited = Instant::now().saturating_since(started_at);
     assert!(
         waited >= secs(4),
         "the masters voted {waited:?} after the first contact, but only 4 s after it can no lock be forgotten"
@@ -690,7 +690,7 @@ async fn restart_guard_allows_queries_and_releases_on_a_newly_started_master() {
         let claim = claim(format!("job {n}").as_bytes(), 1);
         replies.send(&*young, n, acquire(&claim, secs(30), 0));
     }
-    for (_, said) in replies.all(3_000).await {
+    for (_, said) in replies.collect(3_000).await {
         assert!(matches!(said, Err(Fault::Quarantined(_))), "{said:?}");
     }
 }
@@ -698,8 +698,8 @@ async fn restart_guard_allows_queries_and_releases_on_a_newly_started_master() {
 #[tokio::test]
 async fn extended_resolves_at_a_renewal_and_at_an_extension() {
     let redlock = Redlock::in_memory(3);
-    let renewed = redlock.lock("renewed").ttl(secs(3)).acquire().await;
-    let renewed = renewed.expect("free");
+    let outcome = redlock.lock("renewed").ttl(secs(3)).acquire().await;
+    let renewed = outcome.expect("free");
     let before = Instant::now() + renewed.remaining();
     tokio::time::timeout(PATIENCE, renewed.extended())
         .await

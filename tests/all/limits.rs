@@ -31,16 +31,20 @@ async fn acquire_on_existing_connections_does_not_wait_for_the_connect_timeout()
     let redlock = over(&nodes);
     take(&redlock, "job").await.release().await;
     for node in &nodes {
-        node.change(|_| Unanswered);
+        node.set_rule(|_| Unanswered);
     }
-    let began = Instant::now();
+    let started_at = Instant::now();
     let tried = redlock.try_acquire("job").await;
     assert!(
         !matches!(tried, Ok(quorate::TryAcquire::Acquired(_))),
         "{tried:?}"
     );
     // The attempt ends soon after the node timeout. The limit of 15 s allows for a busy machine.
-    assert!(began.elapsed() < CONNECT / 4, "{:?}", began.elapsed());
+    assert!(
+        started_at.elapsed() < CONNECT / 4,
+        "{:?}",
+        started_at.elapsed()
+    );
 }
 
 /// Tests answers that arrive half a second after the request, although the node timeout is 50 ms. This violates the
@@ -51,7 +55,7 @@ async fn votes_that_arrive_shortly_after_the_node_timeout_are_counted() {
     let redlock = over(&nodes);
     take(&redlock, "job").await.release().await;
     for node in &nodes {
-        node.change(|_| Late(ms(500)));
+        node.set_rule(|_| Late(ms(500)));
     }
     take(&redlock, "job").await.release().await;
 }
@@ -59,13 +63,13 @@ async fn votes_that_arrive_shortly_after_the_node_timeout_are_counted() {
 #[tokio::test]
 async fn status_waits_for_a_slow_majority() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
-    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
-    let redlock = Redlock::builder().nodes(as_nodes.collect());
+    let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let redlock = Redlock::builder().nodes(dyn_nodes.collect());
     let redlock = redlock.node_timeout(secs(1)).ttl(secs(20));
     let redlock = redlock.build().expect("good settings");
     take(&redlock, "job").await.release().await;
     for node in &nodes {
-        node.change(|_| Late(ms(1_500)));
+        node.set_rule(|_| Late(ms(1_500)));
     }
     let seen = redlock.status("job").await.expect("the name must be valid");
     assert!(seen.nodes.iter().all(|node| node.state.is_ok()), "{seen:?}");
@@ -74,8 +78,8 @@ async fn status_waits_for_a_slow_majority() {
 #[tokio::test]
 async fn acquire_completes_its_first_attempt_even_with_a_very_short_wait_limit() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, |_| Late(ms(300))));
-    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
-    let redlock = Redlock::builder().nodes(as_nodes.collect());
+    let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let redlock = Redlock::builder().nodes(dyn_nodes.collect());
     let redlock = redlock.node_timeout(secs(2)).ttl(secs(20));
     for redlock in [redlock.clone(), redlock.order(quorate::Order::Unordered)] {
         let redlock = redlock.build().expect("good settings");

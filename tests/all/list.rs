@@ -1,6 +1,8 @@
 //! Tests of listing the locks that are held at the time of the call, on real masters.
 
-use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
+use crate::support::{
+    ask_server, count_masters_with, eventually, masters, ms, redlock, secs, settings, take,
+};
 use quorate::{Listing, NodeStatus, Redlock, StatusVerdict};
 
 fn names(listing: &Listing) -> Vec<String> {
@@ -19,13 +21,13 @@ async fn list_shows_the_holder_and_the_waiters_of_each_lock() {
     let _elsewhere = take(&redlock, "nightly").await;
     drop(take(&redlock, "deploy:done").await);
     redlock.flush().await;
-    let waiter = settings(masters.urls()).build().expect("good settings");
-    let waiter = tokio::spawn(async move { waiter.acquire("deploy:web").await });
+    let client = settings(masters.urls()).build().expect("good settings");
+    let waiter = tokio::spawn(async move { client.acquire("deploy:web").await });
     eventually(
         "the waiter must be in the queue, and the holder's note must be written",
         || {
-            holders(&masters, "quorate:queue:deploy:web") == 3
-                && holders(&masters, "quorate:note:deploy:web") == 3
+            count_masters_with(&masters, "quorate:queue:deploy:web") == 3
+                && count_masters_with(&masters, "quorate:note:deploy:web") == 3
         },
     )
     .await;
@@ -58,8 +60,8 @@ async fn list_shows_the_holder_and_the_waiters_of_each_lock() {
 #[tokio::test]
 async fn list_treats_pattern_characters_in_prefixes_literally() {
     let masters = masters(1);
-    let ours = settings(masters.urls()).prefix("a*b:").build();
-    let ours = ours.expect("good settings");
+    let build_result = settings(masters.urls()).prefix("a*b:").build();
+    let ours = build_result.expect("good settings");
     let _one = take(&ours, "x[1]").await;
     let _two = take(&redlock(&masters), "aab:x[1]").await;
     ask_server(&masters[0], &["LPUSH", "a*b:list", "x"]);
@@ -71,8 +73,8 @@ async fn list_treats_pattern_characters_in_prefixes_literally() {
 #[tokio::test]
 async fn list_shows_the_names_of_unreachable_masters() {
     let masters = masters(3);
-    let redlock = settings(masters.urls()).connect_timeout(ms(500)).build();
-    let redlock = redlock.expect("good settings");
+    let build_result = settings(masters.urls()).connect_timeout(ms(500)).build();
+    let redlock = build_result.expect("good settings");
     let _guard = take(&redlock, "job").await;
     masters[0].kill().expect("killed");
     let listing = redlock.list("").await;
@@ -87,8 +89,8 @@ async fn list_shows_the_names_of_unreachable_masters() {
 #[tokio::test]
 async fn list_that_is_cut_at_1000_locks_is_marked_as_incomplete() {
     let masters = masters(1);
-    let redlock = settings(masters.urls()).node_timeout(secs(5)).build();
-    let redlock = redlock.expect("good settings");
+    let build_result = settings(masters.urls()).node_timeout(secs(5)).build();
+    let redlock = build_result.expect("good settings");
     let fill = "for i = 1, 3000 do redis.call('SET', 'many:' .. i, 'x', 'PX', 600000) end";
     ask_server(&masters[0], &["EVAL", fill, "0"]);
     let listing = redlock.list("many:").await;
@@ -131,14 +133,14 @@ async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
         permit("two").await.expect("free"),
     ];
     let _plain = take(&redlock, "deploy:api").await;
-    let waiter = settings(masters.urls()).build().expect("good settings");
-    let waiter = tokio::spawn(async move { waiter.semaphore("deploy:api", 2).acquire().await });
+    let client = settings(masters.urls()).build().expect("good settings");
+    let waiter = tokio::spawn(async move { client.semaphore("deploy:api", 2).acquire().await });
     eventually(
         "the waiter must be in the queue, and all notes must be written",
         || {
-            holders(&masters, "quorate:queue:quorate:slot:line:deploy:api") == 3
+            count_masters_with(&masters, "quorate:queue:quorate:slot:line:deploy:api") == 3
                 && (0..2).all(|slot| {
-                    holders(
+                    count_masters_with(
                         &masters,
                         &format!("quorate:note:quorate:slot:{slot}:deploy:api"),
                     ) == 3
@@ -155,8 +157,8 @@ async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
     let slots: Vec<_> = listing.locks.iter().map(|lock| lock.slot).collect();
     assert_eq!(slots, [None, Some(0), Some(1)], "{listing:?}");
     assert_eq!(names(&listing), ["deploy:api"; 3]);
-    let status = redlock.semaphore_status("deploy:api").await;
-    let status = status.expect("the name must be valid");
+    let result = redlock.semaphore_status("deploy:api").await;
+    let status = result.expect("the name must be valid");
     assert_eq!(status.permits.len(), 2, "{status:?}");
     for permit in listing.locks[1..].iter().chain(&status.permits) {
         let note = permit.status.note().and_then(|note| note.text.as_deref());
@@ -185,7 +187,7 @@ async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
     for slot in 0..2 {
         let key = format!("quorate:note:quorate:slot:{slot}:deploy:api");
         eventually("no note of the holder may be left", || {
-            holders(&masters, &key) == 0
+            count_masters_with(&masters, &key) == 0
         })
         .await;
     }
@@ -197,10 +199,10 @@ async fn forced_release_of_a_permit_passes_its_slot_to_a_waiter() {
     let redlock = redlock(&masters);
     let permit = || redlock.semaphore("api", 2).ttl(secs(6)).acquire();
     let (one, two) = (permit().await.expect("free"), permit().await.expect("free"));
-    let waiter = settings(masters.urls()).build().expect("good settings");
-    let waiter = tokio::spawn(async move { waiter.semaphore("api", 2).acquire().await });
+    let client = settings(masters.urls()).build().expect("good settings");
+    let waiter = tokio::spawn(async move { client.semaphore("api", 2).acquire().await });
     eventually("the task must be waiting for the lock", || {
-        holders(&masters, "quorate:queue:quorate:slot:line:api") == 3
+        count_masters_with(&masters, "quorate:queue:quorate:slot:line:api") == 3
     })
     .await;
     let slot = one.slot().expect("one");

@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::stubborn::Stubborn;
-use crate::support::stubborn::Treatment::Honest;
-use crate::support::waiter::{Waiter, gets_it};
+use crate::support::stubborn::Treatment::Answered;
+use crate::support::waiter::{Waiter, wait_for_guard};
 use crate::support::{PATIENCE, eventually, ms, secs, take};
 use quorate::node::{Node, Request};
 use quorate::{Redlock, RedlockBuilder, Retry, TryAcquire, Wait};
 
 /// Ten minutes, which is longer than any test of this file waits.
-const FAR: Duration = secs(600);
+const TEN_MINUTES: Duration = secs(600);
 
 /// Three masters in memory. Counts the acquire requests to all three masters in one total.
 struct World {
@@ -32,7 +32,7 @@ impl World {
                 if matches!(request, Request::Acquire { .. }) {
                     asked.fetch_add(1, Ordering::Relaxed);
                 }
-                Honest
+                Answered
             })
         });
         Self { nodes, asked }
@@ -42,16 +42,16 @@ impl World {
         let nodes = self.nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
         Redlock::builder()
             .nodes(nodes.collect())
-            .max_ttl(FAR)
-            .ttl(FAR)
-            .heartbeat(FAR)
+            .max_ttl(TEN_MINUTES)
+            .ttl(TEN_MINUTES)
+            .heartbeat(TEN_MINUTES)
             .wait(Wait::Forever)
     }
 
     /// A client that notices a release only by a wake-up, because its retry delay is ten minutes. It acts as a separate
     /// process.
     fn process(&self) -> Redlock {
-        let patient = self.settings().retry(Retry::new(FAR, FAR));
+        let patient = self.settings().retry(Retry::new(TEN_MINUTES, TEN_MINUTES));
         patient.build().expect("good settings")
     }
 
@@ -63,14 +63,14 @@ impl World {
 
     fn held_by_another(self) -> Self {
         for node in &self.nodes {
-            node.clone().holding("job");
+            node.clone().held_by_another("job");
         }
         self
     }
 
-    fn let_go(&self) {
+    fn release_foreign(&self) {
         for node in &self.nodes {
-            node.let_go("job");
+            node.release_foreign("job");
         }
     }
 
@@ -105,7 +105,7 @@ async fn waits(redlock: &Redlock) -> Waiter {
 
 async fn all_get_it(waiters: impl IntoIterator<Item = Waiter>) {
     for waiter in waiters {
-        gets_it(waiter).await.release().await;
+        wait_for_guard(waiter).await.release().await;
     }
 }
 
@@ -121,7 +121,7 @@ async fn dropped_first_waiter_passes_its_turn_to_the_next_waiter() {
     let front = waits(&redlock).await;
     let behind = [waits(&redlock).await, waits(&redlock).await];
     leaves(front).await;
-    world.let_go();
+    world.release_foreign();
     all_get_it(behind).await;
 }
 
@@ -132,7 +132,7 @@ async fn timed_out_first_waiter_passes_its_turn_to_the_next_waiter() {
     let front = stands(&redlock, Wait::For(ms(100))).await;
     let behind = [waits(&redlock).await, waits(&redlock).await];
     front.await.expect("no panic").expect_err("held");
-    world.let_go();
+    world.release_foreign();
     all_get_it(behind).await;
 }
 
@@ -202,7 +202,7 @@ async fn waiters_of_the_same_process_are_served_in_order() {
     for number in 0..6 {
         let (waiter, order) = (waits(&redlock).await, order.clone());
         tasks.push(tokio::spawn(async move {
-            let guard = gets_it(waiter).await;
+            let guard = wait_for_guard(waiter).await;
             order.lock().expect("no panic").push(number);
             guard.release().await;
         }));
@@ -276,7 +276,7 @@ async fn wake_up_addressed_to_a_departed_waiter_wakes_the_next_waiter() {
     })
     .await;
     guard.release().await;
-    gets_it(second).await.release().await;
+    wait_for_guard(second).await.release().await;
 }
 
 /// After a wake-up, a waiter may find the lock held again. Tests that it then asks the masters only once.
@@ -290,7 +290,7 @@ async fn waiter_asks_the_masters_only_once_after_a_spurious_wake_up() {
     // Let another client take the lock before any other task runs. So the woken waiter finds the lock held.
     guard.release().await;
     for node in &world.nodes {
-        node.clone().holding("job");
+        node.clone().held_by_another("job");
     }
     eventually("the woken waiter must ask for the lock", || {
         world.asked() == 12
@@ -316,8 +316,8 @@ async fn concurrent_waiters_are_served_although_other_waiters_give_up_or_are_dro
                 0 => drop(tokio::time::timeout(brief, redlock.acquire("job")).await),
                 1 => drop(redlock.try_acquire("job").await),
                 _ => {
-                    let guard = redlock.acquire("job").await;
-                    let guard = guard.unwrap_or_else(|error| panic!("{error}"));
+                    let outcome = redlock.acquire("job").await;
+                    let guard = outcome.unwrap_or_else(|error| panic!("{error}"));
                     tokio::time::sleep(brief).await;
                     drop(guard);
                 }

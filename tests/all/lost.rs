@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::support::listener::Listener;
-use crate::support::stubborn::Treatment::{Fails, Honest, Late};
+use crate::support::stubborn::Treatment::{Answered, Fails, Late};
 use crate::support::stubborn::{Stubborn, Treatment};
 use crate::support::{
-    PATIENCE, ask_server, eventually, has_key, holders, masters, ms, secs, settings, take,
+    PATIENCE, ask_server, count_masters_with, eventually, has_key, masters, ms, secs, settings,
+    take,
 };
 use quorate::node::memory::Master;
 use quorate::node::{Node, Request};
@@ -81,10 +82,10 @@ async fn guard_reports_a_loss_detected_by_a_dropped_extension() {
     let (nodes, redlock) = three(secs(30));
     let guard = leased(&redlock).await;
     let thief = |node: &Arc<Stubborn>| {
-        node.clone().holding("job");
-        node.change(|request| match request {
+        node.clone().held_by_another("job");
+        node.set_rule(|request| match request {
             Request::Extend { .. } => Treatment::Late(ms(100)),
-            _ => Honest,
+            _ => Answered,
         });
     };
     nodes[..2].iter().for_each(thief);
@@ -106,10 +107,10 @@ async fn dropped_extension_reports_no_loss_after_the_lock_was_released() {
     let (nodes, redlock) = three(secs(30));
     let guard = leased(&redlock).await;
     for node in &nodes {
-        node.clone().holding("job");
-        node.change(|request| match request {
+        node.clone().held_by_another("job");
+        node.set_rule(|request| match request {
             Request::Extend { .. } => Late(ms(100)),
-            _ => Honest,
+            _ => Answered,
         });
     }
     let brief = tokio::time::timeout(ms(20), guard.extend(secs(30))).await;
@@ -119,7 +120,7 @@ async fn dropped_extension_reports_no_loss_after_the_lock_was_released() {
     );
     guard.release().await;
     tokio::time::sleep(ms(300)).await;
-    let heard = listener.heard();
+    let heard = listener.output();
     assert!(!heard.contains("lock lost"), "{heard}");
 }
 
@@ -131,8 +132,8 @@ async fn guard_of_a_lost_lock_reports_each_masters_answer_to_the_last_renewal() 
     assert!(acquired.iter().all(|(phase, _)| *phase == Phase::Acquire));
     let timeout = Fault::Timeout(ms(50));
     let fault = timeout.clone();
-    nodes[0].change(move |_| Fails(fault.clone(), Duration::ZERO));
-    nodes[1].change(|_| Fails(Fault::Down("switched off".into()), Duration::ZERO));
+    nodes[0].set_rule(move |_| Fails(fault.clone(), Duration::ZERO));
+    nodes[1].set_rule(|_| Fails(Fault::Down("switched off".into()), Duration::ZERO));
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::Expired));
     let down = Fault::Down("switched off".into());
@@ -151,7 +152,7 @@ async fn guard_of_a_lost_lock_reports_each_masters_answer_to_the_last_renewal() 
 #[tokio::test]
 async fn guard_report_shows_a_late_answer_that_arrives_after_acquire_returned() {
     let (nodes, redlock) = three(secs(30));
-    nodes[2].change(|_| Late(ms(40)));
+    nodes[2].set_rule(|_| Late(ms(40)));
     let guard = take(&redlock, "job").await;
     assert_eq!(guard.report()[2].outcome, NodeOutcome::Silent);
     eventually(
@@ -185,8 +186,8 @@ async fn report_of_a_lost_lock_shows_which_masters_refused_its_renewal() {
     for extend in [false, true] {
         let (nodes, redlock) = three(if extend { secs(30) } else { ms(900) });
         let guard = take(&redlock, "job").await;
-        nodes[0].clone().holding("job");
-        nodes[1].clone().holding("job");
+        nodes[0].clone().held_by_another("job");
+        nodes[1].clone().held_by_another("job");
         if extend {
             guard.extend(secs(30)).await.expect_err("taken away");
         }
@@ -203,7 +204,7 @@ async fn successful_renewal_removes_earlier_renewal_failures_from_the_guard_repo
     let (nodes, redlock) = three(secs(3));
     let guard = take(&redlock, "job").await;
     for node in &nodes[..2] {
-        node.change(|_| Fails(Fault::Stalled, Duration::ZERO));
+        node.set_rule(|_| Fails(Fault::Stalled, Duration::ZERO));
     }
     eventually("the report must show a failed renewal", || {
         let stalled = NodeOutcome::Fault(Fault::Stalled);
@@ -211,7 +212,7 @@ async fn successful_renewal_removes_earlier_renewal_failures_from_the_guard_repo
     })
     .await;
     for node in &nodes[..2] {
-        node.change(|_| Honest);
+        node.set_rule(|_| Answered);
     }
     eventually("the report must no longer show the failed renewal", || {
         outcomes(&guard)
@@ -230,9 +231,9 @@ async fn unanswered_extension_reports_no_loss_if_a_renewal_keeps_the_lock() {
     let (nodes, redlock) = three(secs(3));
     let guard = take(&redlock, "job").await;
     for node in &nodes {
-        node.change(|request| match request {
+        node.set_rule(|request| match request {
             Request::Extend { items } if items[0].ttl == secs(7) => Treatment::Unanswered,
-            _ => Honest,
+            _ => Answered,
         });
     }
     let extended = tokio::time::timeout(PATIENCE, guard.extend(secs(7))).await;
@@ -256,15 +257,15 @@ async fn force_released_lock_is_not_restored_when_its_disconnected_holder_reconn
     let urls = masters.iter().zip(&proxies);
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
     // A renewal of this lock is due every six seconds.
-    let far = settings(urls).ttl(secs(18)).max_ttl(secs(60)).build();
-    let far = far.expect("good settings");
-    let near = settings(masters.urls()).ttl(secs(3)).max_ttl(secs(3));
-    let near = near.build().expect("good settings");
+    let build_result = settings(urls).ttl(secs(18)).max_ttl(secs(60)).build();
+    let far = build_result.expect("good settings");
+    let builder = settings(masters.urls()).ttl(secs(3)).max_ttl(secs(3));
+    let near = builder.build().expect("good settings");
     let guard = take(&far, "job").await;
     // An acquire needs only a majority. Wait until the third master has executed it as well, because the proxies will
     // hold back all later requests.
     eventually("every master must have the lock key", || {
-        holders(&masters, "job") == 3
+        count_masters_with(&masters, "job") == 3
     })
     .await;
     let down: Vec<_> = proxies
@@ -273,10 +274,10 @@ async fn force_released_lock_is_not_restored_when_its_disconnected_holder_reconn
         .collect();
     // On a busy machine, a force-release may time out on a master and leave the lock key there. So repeat it until no
     // master has the key.
-    let began = Instant::now();
-    while holders(&masters, "job") > 0 {
+    let started_at = Instant::now();
+    while count_masters_with(&masters, "job") > 0 {
         assert!(
-            began.elapsed() < PATIENCE,
+            started_at.elapsed() < PATIENCE,
             "every master must lose the lock key"
         );
         near.break_lock("job")
@@ -296,7 +297,7 @@ async fn force_released_lock_is_not_restored_when_its_disconnected_holder_reconn
     drop(down);
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::TakenAway));
-    assert_eq!(holders(&masters, "job"), 0);
+    assert_eq!(count_masters_with(&masters, "job"), 0);
 }
 
 /// A force-release that reaches less than a majority of the masters deletes nothing: another client could acquire the
@@ -307,7 +308,7 @@ async fn force_release_that_reaches_a_minority_of_the_masters_deletes_nothing() 
     let redlock = settings(masters.urls()).build().expect("good settings");
     let guard = take(&redlock, "job").await;
     eventually("every master must have the lock key", || {
-        holders(&masters, "job") == 3
+        count_masters_with(&masters, "job") == 3
     })
     .await;
     let proxies: Vec<Proxy> = masters
@@ -320,11 +321,11 @@ async fn force_release_that_reaches_a_minority_of_the_masters_deletes_nothing() 
     let down = [1, 2].map(|n| proxies[n].inject(Cut::Hold(Way::Both)));
     let status = operator.break_lock("job").await.expect("a valid name");
     assert_eq!(status.verdict(), StatusVerdict::Unknown);
-    assert_eq!(holders(&masters, "job"), 3);
+    assert_eq!(count_masters_with(&masters, "job"), 3);
     drop(down);
-    let began = Instant::now();
-    while holders(&masters, "job") > 0 {
-        assert!(began.elapsed() < PATIENCE, "the lock must be released");
+    let started_at = Instant::now();
+    while count_masters_with(&masters, "job") > 0 {
+        assert!(started_at.elapsed() < PATIENCE, "the lock must be released");
         operator.break_lock("job").await.expect("a valid name");
     }
     assert_eq!(guard.lost().await, LossCause::TakenAway);
@@ -346,9 +347,9 @@ async fn force_release_without_a_confirmed_deletion_reports_that_the_holder_is_r
     let fault = Fault::Timeout(ms(50));
     for node in &nodes[1..] {
         let fault = fault.clone();
-        node.change(move |request| match request {
+        node.set_rule(move |request| match request {
             Request::Break { delete: true, .. } => Fails(fault.clone(), Duration::ZERO),
-            _ => Honest,
+            _ => Answered,
         });
     }
     let status = redlock.break_lock("job").await.expect("a valid name");
@@ -358,7 +359,7 @@ async fn force_release_without_a_confirmed_deletion_reports_that_the_holder_is_r
     // The holder is refused, although most of its keys are still there.
     assert_eq!(guard.lost().await, LossCause::TakenAway);
     for node in &nodes {
-        node.change(|_| Honest);
+        node.set_rule(|_| Answered);
     }
     let again = redlock.break_lock("job").await.expect("a valid name");
     assert_ne!(again.verdict(), StatusVerdict::Unknown);
@@ -367,9 +368,9 @@ async fn force_release_without_a_confirmed_deletion_reports_that_the_holder_is_r
     let _guard = take(&redlock, "job").await;
     for node in &nodes[1..] {
         let fault = fault.clone();
-        node.change(move |request| match request {
+        node.set_rule(move |request| match request {
             Request::Break { .. } => Fails(fault.clone(), Duration::ZERO),
-            _ => Honest,
+            _ => Answered,
         });
     }
     let status = redlock.break_lock("job").await.expect("a valid name");

@@ -29,8 +29,8 @@ fn client(servers: &Masters, which: &[usize]) -> Redlock {
 }
 
 fn number(server: &Server) -> Option<String> {
-    let mark = ask_server(server, &["GET", MARK]);
-    let mark = mark.text()?.into_owned();
+    let reply = ask_server(server, &["GET", MARK]);
+    let mark = reply.text()?.into_owned();
     Some(mark.split(' ').next()?.to_owned())
 }
 
@@ -44,8 +44,8 @@ fn numbers(servers: &Masters) -> Vec<String> {
 /// The age record of a server: the age in milliseconds, and whether the record was started after the loss of a
 /// generation marker. `None` if the server has no record of its present run.
 fn age(server: &Server) -> Option<(u64, bool)> {
-    let info = ask_server(server, &["INFO", "server"]);
-    let info = info.text()?.into_owned();
+    let reply = ask_server(server, &["INFO", "server"]);
+    let info = reply.text()?.into_owned();
     let run = info.lines().find_map(|line| line.strip_prefix("run_id:"))?;
     let record = ask_server(server, &["GET", AGE]);
     let record = record.text()?.into_owned();
@@ -147,23 +147,23 @@ async fn masters_cannot_be_marked_while_a_client_with_different_settings_is_conn
     let servers = masters(3);
     let all = client(&servers, &[0, 1, 2]);
     let fewer = client(&servers, &[0, 1]);
-    let later = named(&servers, &[0, 1, 2]).masters_generation(1);
-    let later = later.build().expect("good settings");
+    let builder = named(&servers, &[0, 1, 2]).masters_generation(1);
+    let later = builder.build().expect("good settings");
     locks(&fewer).await;
     assert!(later.try_acquire("job").await.is_err());
-    let started = Instant::now();
+    let started_at = Instant::now();
     loop {
         let missing = missing(all.mark_masters().await);
         let named = |step: &str| missing.contains(&format!("quorate/{step}/"));
         if named("0") && named("2") {
             break;
         }
-        assert!(started.elapsed() < PATIENCE, "{missing}");
+        assert!(started_at.elapsed() < PATIENCE, "{missing}");
     }
     assert_eq!(numbers(&servers), [""; 3]);
     drop((fewer, later));
     while let Err(error) = all.mark_masters().await {
-        assert!(started.elapsed() < PATIENCE, "{error}");
+        assert!(started_at.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
     }
 }
@@ -193,8 +193,8 @@ async fn masters_cannot_be_marked_if_one_has_a_different_generation_marker() {
         .await
         .expect("mark_masters must succeed, because all masters can be reached");
     drop(all);
-    let later = named(&servers, &[0, 1, 2]).masters_generation(1);
-    let later = later.build().expect("good settings");
+    let builder = named(&servers, &[0, 1, 2]).masters_generation(1);
+    let later = builder.build().expect("good settings");
     let said = missing(later.mark_masters().await);
     assert!(said.contains("another generation"), "{said}");
     // A client with `next_masters` must refuse `mark_masters`: the step `begin` writes the markers instead.
@@ -207,8 +207,8 @@ async fn masters_cannot_be_marked_if_one_has_a_different_generation_marker() {
 #[tokio::test]
 async fn marking_the_masters_writes_the_marker_of_the_configured_generation() {
     let servers = masters(3);
-    let first = named(&servers, &[0, 1, 2]).masters_generation(1);
-    let first = first.build().expect("good settings");
+    let builder = named(&servers, &[0, 1, 2]).masters_generation(1);
+    let first = builder.build().expect("good settings");
     assert!(
         first.try_acquire("job").await.is_err(),
         "a client of generation 1 must be refused by masters without markers"
@@ -237,9 +237,9 @@ async fn new_client_ignores_the_vote_of_a_master_that_lost_its_generation_marker
         .expect("mark_masters must succeed, because all masters can be reached");
     ask_server(&servers[0], &["FLUSHALL"]);
     // This client does not check the uptime of a server. Only the missing marker can make it ignore the server's vote.
-    let new = named(&servers, &[0, 1, 2]).restart_guard(RestartGuard::AfterFirstContact);
-    let new = new.build().expect("good settings");
-    let started = Instant::now();
+    let builder = named(&servers, &[0, 1, 2]).restart_guard(RestartGuard::AfterFirstContact);
+    let new = builder.build().expect("good settings");
+    let started_at = Instant::now();
     loop {
         let guard = new
             .acquire("job")
@@ -251,7 +251,7 @@ async fn new_client_ignores_the_vote_of_a_master_that_lost_its_generation_marker
         if matches!(outcome, NodeOutcome::Fault(Fault::Quarantined(_))) {
             break;
         }
-        assert!(started.elapsed() < PATIENCE, "{report:?}");
+        assert!(started_at.elapsed() < PATIENCE, "{report:?}");
     }
     assert!(
         number(&servers[0]).is_some(),
@@ -276,14 +276,14 @@ async fn old_masters_can_be_reinstated_by_a_second_change_of_masters() {
         let before = told(&old, generation);
         locks(&before).await;
         let urls = servers.urls();
-        let both = named(&servers, &old)
+        let builder = named(&servers, &old)
             .masters_generation(generation)
             .next_masters(next.map(|at| urls[at].clone()));
-        let both = both.build().expect("good settings");
+        let both = builder.build().expect("good settings");
         let change = both.change().expect("a change");
-        let started = Instant::now();
+        let started_at = Instant::now();
         while let Err(error) = change.begin().await {
-            assert!(started.elapsed() < PATIENCE, "{error}");
+            assert!(started_at.elapsed() < PATIENCE, "{error}");
             tokio::time::sleep(ms(100)).await;
         }
         locks(&before).await;

@@ -40,10 +40,10 @@ impl Scene {
     /// Starts the servers, and waits until the uptime of each is longer than the restart guard requires.
     async fn start() -> Self {
         let scene = Self::of(masters(4));
-        let started = Instant::now();
+        let started_at = Instant::now();
         while scene.servers.iter().any(|server| uptime(server) < 7) {
             assert!(
-                started.elapsed() < PATIENCE,
+                started_at.elapsed() < PATIENCE,
                 "the servers must reach the uptime that this test needs"
             );
             tokio::time::sleep(ms(100)).await;
@@ -99,8 +99,8 @@ impl Scene {
 }
 
 fn uptime(server: &quorate_testbed::Server) -> u64 {
-    let info = ask_server(server, &["INFO", "server"]);
-    let info = info.text().unwrap_or_default().into_owned();
+    let reply = ask_server(server, &["INFO", "server"]);
+    let info = reply.text().unwrap_or_default().into_owned();
     let field = |line: &str| line.strip_prefix("uptime_in_seconds:")?.trim().parse().ok();
     info.lines().find_map(field).unwrap_or(0)
 }
@@ -201,13 +201,16 @@ async fn address_that_leads_to_two_servers_gets_two_votes_without_a_name() {
     // From now on, new connections lead to the other server. The connections of the holder stay where they are.
     let _turn = scene.addresses[1].inject(Fault::Detour(scene.servers[3].addr()));
     let notices = scene.client();
-    let started = Instant::now();
+    let started_at = Instant::now();
     while ask_server(&scene.servers[3], &["GET", MARK])
         .text()
         .is_none()
     {
         let _ = notices.try_acquire("other").await;
-        assert!(started.elapsed() < PATIENCE, "the marker must be restored");
+        assert!(
+            started_at.elapsed() < PATIENCE,
+            "the marker must be restored"
+        );
     }
     let until = Instant::now() + MAX_TTL + MAX_TTL / 50;
     // The holder must not renew its lock on the third master: as if the link between them were down.
@@ -218,7 +221,7 @@ async fn address_that_leads_to_two_servers_gets_two_votes_without_a_name() {
     }
     let other = scene.client();
     let mut granted = false;
-    while !granted && started.elapsed() < PATIENCE {
+    while !granted && started_at.elapsed() < PATIENCE {
         ask_server(&scene.servers[2], &["DEL", "job"]);
         granted = can_share_with(&other, &first).await;
     }
@@ -251,8 +254,8 @@ async fn server_without_the_name_of_the_masters_never_votes_for_a_named_client()
         let another = scene.named_client();
         assert!(!can_share_with(&another, &first).await);
     }
-    let mark = ask_server(&scene.servers[3], &["GET", MARK]);
-    let mark = mark.text().map(|mark| mark.split(' ').count());
+    let reply = ask_server(&scene.servers[3], &["GET", MARK]);
+    let mark = reply.text().map(|reply| reply.split(' ').count());
     assert_eq!(mark, Some(2), "a number and a fingerprint, without a name");
 }
 
@@ -297,8 +300,8 @@ async fn connected_client_ignores_an_emptied_master_whose_marker_another_client_
     let scene = Scene::start().await;
     scene.mark().await;
     for server in scene.servers.iter().take(3) {
-        let mark = ask_server(server, &["GET", MARK]);
-        let mark = mark.text().expect("a marker").replacen("0 ", "4 ", 1);
+        let reply = ask_server(server, &["GET", MARK]);
+        let mark = reply.text().expect("a marker").replacen("0 ", "4 ", 1);
         ask_server(server, &["SET", MARK, &mark]);
     }
     let client = || {
@@ -361,8 +364,8 @@ async fn name_can_be_added_to_marked_masters_while_clients_without_a_name_use_th
     named.acquire("b").await.expect("free").release().await;
     guard.release().await;
     nameless.acquire("a").await.expect("free").release().await;
-    let others = scene.settings().masters_name("another");
-    let others = others.build().expect("good settings");
+    let builder = scene.settings().masters_name("another");
+    let others = builder.build().expect("good settings");
     for stranger in [others, scene.client()] {
         let refused = stranger.mark_masters().await;
         let said = refused.expect_err("another name").to_string();
@@ -425,14 +428,14 @@ impl Clocks {
 
 /// Makes `client` take other locks until the server at this index has a generation marker.
 async fn until_marked(scene: &Scene, index: usize, client: &Redlock) {
-    let started = Instant::now();
+    let started_at = Instant::now();
     while ask_server(&scene.servers[index], &["GET", MARK])
         .text()
         .is_none()
     {
         let _ = client.try_acquire("other").await;
         assert!(
-            started.elapsed() < PATIENCE,
+            started_at.elapsed() < PATIENCE,
             "the client must write the generation marker to the server"
         );
     }

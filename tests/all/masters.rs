@@ -79,9 +79,9 @@ impl Scene {
 
 /// Begins the change of the masters, as soon as the uptime of the next masters is long enough.
 async fn begin(change: &MastersChange<'_>) {
-    let started = Instant::now();
+    let started_at = Instant::now();
     while let Err(error) = change.begin().await {
-        assert!(started.elapsed() < PATIENCE, "{error}");
+        assert!(started_at.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(100)).await;
     }
 }
@@ -97,7 +97,7 @@ async fn closed_and_waited(change: &MastersChange<'_>) {
 /// Returns true if the masters refuse this client because of its generation. Repeats an attempt that fails because a
 /// master has just closed the client's connection.
 async fn is_refused(redlock: &Redlock) -> bool {
-    let started = Instant::now();
+    let started_at = Instant::now();
     loop {
         match redlock.try_acquire("job").await {
             Err(AcquireError::OtherMasters(missed)) => {
@@ -110,7 +110,7 @@ async fn is_refused(redlock: &Redlock) -> bool {
             }
             Ok(_) => return false,
             Err(AcquireError::NoQuorum(missed)) => {
-                assert!(started.elapsed() < PATIENCE, "{missed:?}");
+                assert!(started_at.elapsed() < PATIENCE, "{missed:?}");
                 tokio::time::sleep(ms(10)).await;
             }
             Err(error) => panic!("{error}"),
@@ -325,10 +325,10 @@ async fn vote_of_a_master_that_lost_its_marker_during_a_change_is_ignored() {
     ask_server(&scene.servers[0], &["FLUSHALL"]);
     ask_server(&scene.servers[0], &["CLIENT", "KILL", "TYPE", "pubsub"]);
     eventually("the client must have connected to the master again", || {
-        support::connections(&scene.servers[0]) > 0
+        support::count_connections(&scene.servers[0]) > 0
     })
     .await;
-    let started = Instant::now();
+    let started_at = Instant::now();
     loop {
         let guard = guarded
             .acquire("job")
@@ -344,7 +344,7 @@ async fn vote_of_a_master_that_lost_its_marker_during_a_change_is_ignored() {
             assert!(matches!(state, Err(Fault::Quarantined(_))), "{state:?}");
             break;
         }
-        assert!(started.elapsed() < PATIENCE, "{said:?}");
+        assert!(started_at.elapsed() < PATIENCE, "{said:?}");
     }
     eventually(
         "the generation marker of the master must be restored",
@@ -447,15 +447,15 @@ async fn step_close_fails_while_a_connected_client_cannot_read_the_generation_ma
         .release()
         .await;
     drop(unread);
-    let started = Instant::now();
+    let started_at = Instant::now();
     while let Err(error) = change.close().await {
-        assert!(started.elapsed() < PATIENCE, "{error}");
+        assert!(started_at.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
     }
     // `close` finds connections by name, so `unnamed` keeps its connection. The masters must still refuse `unnamed`.
     assert!(is_refused(&unnamed).await);
     while let Err(error) = change.closed().await {
-        assert!(started.elapsed() < PATIENCE, "{error}");
+        assert!(started_at.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
     }
 }
@@ -472,7 +472,7 @@ async fn step_begin_fails_while_a_client_is_configured_with_only_some_masters() 
         .build()
         .expect("the settings with two of the masters must be valid");
     fewer.acquire("job").await.expect("free").release().await;
-    let started = Instant::now();
+    let started_at = Instant::now();
     loop {
         let missing = missing_of(change.begin().await);
         if missing
@@ -481,7 +481,7 @@ async fn step_begin_fails_while_a_client_is_configured_with_only_some_masters() 
         {
             break;
         }
-        assert!(started.elapsed() < PATIENCE, "{missing:?}");
+        assert!(started_at.elapsed() < PATIENCE, "{missing:?}");
         tokio::time::sleep(ms(100)).await;
     }
     assert_eq!(scene.marks(), [""; 5]);
@@ -630,8 +630,8 @@ async fn client_with_a_mistyped_next_master_writes_no_marker_to_that_server() {
         let told = settings(urls(which)).max_ttl(MAX_TTL).ttl(MAX_TTL);
         told.node_timeout(ms(250))
     };
-    let both = told(&[0, 1, 2]).next_masters(urls(&[2, 3, 4]));
-    let both = both.build().expect("both");
+    let builder = told(&[0, 1, 2]).next_masters(urls(&[2, 3, 4]));
+    let both = builder.build().expect("both");
     begin(&both.change().expect("a change")).await;
     let wrong = told(&[0, 1, 2]).next_masters(urls(&[2, 3, 5]));
     let wrong = wrong.build().expect("another one");
@@ -653,15 +653,15 @@ async fn step_begin_fails_while_a_client_uses_a_different_database_of_the_same_s
     let urls = scene.urls(0..3);
     let elsewhere = settings(urls.iter().map(|url| format!("{url}/2")));
     let elsewhere = elsewhere.max_ttl(MAX_TTL).ttl(MAX_TTL);
-    let elsewhere = elsewhere.node_timeout(ms(250)).build();
-    let elsewhere = elsewhere.expect("good settings");
+    let build_result = elsewhere.node_timeout(ms(250)).build();
+    let elsewhere = build_result.expect("good settings");
     elsewhere
         .acquire("job")
         .await
         .expect("free")
         .release()
         .await;
-    let started = Instant::now();
+    let started_at = Instant::now();
     loop {
         let missing = missing_of(change.begin().await);
         if missing
@@ -670,7 +670,7 @@ async fn step_begin_fails_while_a_client_uses_a_different_database_of_the_same_s
         {
             break;
         }
-        assert!(started.elapsed() < PATIENCE, "{missing:?}");
+        assert!(started_at.elapsed() < PATIENCE, "{missing:?}");
         tokio::time::sleep(ms(100)).await;
     }
     // The third server is an old master in database 0, and a next master in database 1. The builder must reject this.
@@ -762,8 +762,8 @@ async fn step_begin_fails_if_the_configured_old_masters_differ_from_the_masters_
     drop(both);
     // After the first change, the masters in use are the servers with the indexes 2 to 4. By mistake, the settings
     // `wrong` name the servers 1 to 3 as the old masters.
-    let wrong = scene.settings(1..4).masters_generation(1);
-    let wrong = wrong
+    let builder = scene.settings(1..4).masters_generation(1);
+    let wrong = builder
         .next_masters(scene.urls(0..3))
         .build()
         .expect("good settings");

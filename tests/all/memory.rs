@@ -67,7 +67,7 @@ async fn child_process_measures_its_memory_while_a_master_is_stopped() {
             claim.withdraw();
             replies.send(&*node, 0, requests::release(claim));
         }
-        for (_, said) in replies.all(2000).await {
+        for (_, said) in replies.collect(2000).await {
             assert!(said.is_err(), "{said:?}");
         }
     }
@@ -79,10 +79,10 @@ async fn child_process_measures_its_memory_while_a_master_is_stopped() {
         "the memory must grow by less than 40 MB, but grew by {grown} kB"
     );
     masters[0].cont().expect("continued");
-    let started = Instant::now();
+    let started_at = Instant::now();
     while !matches!(send(&*node, status(b"warm")).await, Ok(Answer::State(_))) {
         assert!(
-            started.elapsed() < PATIENCE,
+            started_at.elapsed() < PATIENCE,
             "the master must answer again when it continues"
         );
         tokio::time::sleep(ms(10)).await;

@@ -258,8 +258,9 @@ fn describing_the_metrics_creates_every_series_except_those_with_a_node_label() 
 /// upper limit, the sum and the count.
 #[test]
 fn metrics_page_states_the_number_of_series_for_five_masters() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md"));
-    let page = page.expect("the page");
+    let read_result =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md"));
+    let page = read_result.expect("the page");
     let buckets = page.split("let buckets = [").nth(1).expect("the buckets");
     let buckets = buckets.split(']').next().map(|all| all.split(',').count());
     let of_histogram = buckets.expect("the buckets") + 3;

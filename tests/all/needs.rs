@@ -132,8 +132,8 @@ fn refused(server: &Server) -> Vec<String> {
 
 /// The number of times that this server has executed `command`.
 fn calls(server: &Server, command: &str) -> u64 {
-    let stats = ask_server(server, &["INFO", "commandstats"]);
-    let stats = stats.text().expect("text").into_owned();
+    let reply = ask_server(server, &["INFO", "commandstats"]);
+    let stats = reply.text().expect("text").into_owned();
     let prefix = format!("cmdstat_{command}:calls=");
     let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
     line.and_then(|line| line.split(',').next()?.parse().ok())
@@ -160,7 +160,7 @@ fn assert_well(inspections: &[Inspection]) {
 async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
     ask_server(master, &["DEL", key]);
     let ours = guard.token().to_string();
-    let began = Instant::now();
+    let started_at = Instant::now();
     loop {
         guard
             .extend(secs(29))
@@ -171,7 +171,7 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
         }
         // A queued waiter may get the lock key on this master for a moment. So repeat the extension.
         assert!(
-            began.elapsed() < PATIENCE,
+            started_at.elapsed() < PATIENCE,
             "the test could not restore the lock key in time"
         );
     }
@@ -183,7 +183,7 @@ async fn reached_again(masters: &Masters, redlock: &Redlock) {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
-    let began = Instant::now();
+    let started_at = Instant::now();
     loop {
         // An acquire waits only until it has reached a majority of the masters. The client connects to the others a
         // moment later.
@@ -192,7 +192,7 @@ async fn reached_again(masters: &Masters, redlock: &Redlock) {
             break;
         }
         assert!(
-            began.elapsed() < PATIENCE,
+            started_at.elapsed() < PATIENCE,
             "the client must connect to all masters again"
         );
     }
@@ -218,7 +218,7 @@ async fn kinds(redlock: &Redlock) {
     let reader = redlock.lock("doc").shared().note("reads").acquire().await;
     let permit = redlock.semaphore("api", 2).note("calls").acquire().await;
     let (reader, permit) = (reader.expect("free"), permit.expect("free"));
-    let began = Instant::now();
+    let started_at = Instant::now();
     loop {
         let doc = redlock.status("doc").await.expect("the name must be valid");
         let api = redlock
@@ -232,7 +232,7 @@ async fn kinds(redlock: &Redlock) {
             assert_eq!(texts, [Some("reads"), Some("calls")]);
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "{doc:?} {api:?}");
+        assert!(started_at.elapsed() < PATIENCE, "{doc:?} {api:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let slot = permit.slot().expect("one");
@@ -343,8 +343,8 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
     for program in programs() {
         let masters = three(program);
         grant(&masters, None);
-        let permit = locker(&masters).semaphore("api", 2).acquire().await;
-        let permit = permit.expect("free");
+        let outcome = locker(&masters).semaphore("api", 2).acquire().await;
+        let permit = outcome.expect("free");
         let slot = permit.slot().expect("one");
         // Give the operator the commands of both rows, but only the keys of the row for `status`, `break` and `doctor`.
         let (scripts, _) = row("taking, renewing, releasing");
@@ -400,10 +400,10 @@ fn markers(masters: &Masters) -> Vec<Option<String>> {
 
 /// Begins the change of the masters as soon as the uptime of the new server is long enough.
 async fn begin(redlock: &Redlock) {
-    let began = Instant::now();
+    let started_at = Instant::now();
     let change = redlock.change().expect("next_masters must be set");
     while let Err(error) = change.begin().await {
-        assert!(began.elapsed() < PATIENCE, "{error}");
+        assert!(started_at.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -415,8 +415,8 @@ async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_master
         grant(&masters, None);
         grant_to(OPERATOR, &masters, None);
         let client = replacing(CLIENT, &masters);
-        let old = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
-        let old = old.build().expect("good settings");
+        let builder = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
+        let old = builder.build().expect("good settings");
         old.mark_masters().await.expect("the step must succeed");
 
         let operator = replacing(OPERATOR, &masters);
@@ -482,9 +482,9 @@ async fn store_values(masters: &Masters) {
 /// Replaces the set of masters: performs all steps in order. Returns the error of the first step that fails.
 async fn replace(redlock: &Redlock) -> Result<(), ChangeError> {
     let change = redlock.change().expect("next masters are set");
-    let began = Instant::now();
+    let started_at = Instant::now();
     while let Err(error) = change.begin().await {
-        if began.elapsed() > PATIENCE || !error.to_string().contains("has been up for") {
+        if started_at.elapsed() > PATIENCE || !error.to_string().contains("has been up for") {
             return Err(error);
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -506,8 +506,8 @@ async fn assert_each_step_names(right: &str, masters: &Masters) {
         assert!(master.lacks_rights());
     }
     let change = operator.change().expect("next masters are set");
-    let old = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
-    let old = old.build().expect("good settings");
+    let builder = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
+    let old = builder.build().expect("good settings");
     for step in [
         change.begin().await,
         change.close().await,
@@ -588,8 +588,8 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
 async fn change_of_masters_for_all_key_prefixes_needs_rights_only_to_existing_keys() {
     let masters = three(None);
     store_values(&masters).await;
-    let all = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
-    let all = all
+    let builder = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
+    let all = builder
         .next_masters(urls(OPERATOR, masters.iter().skip(1), ""))
         .prefix("")
         .max_ttl(MAX_TTL)
@@ -804,8 +804,8 @@ async fn inspection_of_a_master_names_missing_rights_only_for_features_in_use() 
         let database = settings(&masters, "/1").build().expect("good settings");
         let error = database.try_acquire("job").await.expect_err("denied");
         assert!(error.details().contains("select"), "{error}");
-        let unguarded = settings(&masters, "").restart_guard(RestartGuard::Off);
-        let unguarded = unguarded.build().expect("good settings");
+        let builder = settings(&masters, "").restart_guard(RestartGuard::Off);
+        let unguarded = builder.build().expect("good settings");
         for (redlock, right) in [(&database, "+select"), (&unguarded, "+config|get")] {
             for inspection in redlock.inspect().await {
                 let rules: Vec<&str> = inspection.missing.iter().map(MissingRight::rule).collect();
@@ -836,8 +836,8 @@ async fn client_of_the_classic_algorithm_needs_no_queue_or_pubsub_rights() {
             &["ACL", "SETUSER", user, "-zadd", "-subscribe", "-zrem"],
         );
     }
-    let classic = settings(&masters, "").fencing(false).build();
-    let classic = classic.expect("good settings");
+    let build_result = settings(&masters, "").fencing(false).build();
+    let classic = build_result.expect("good settings");
     for inspection in classic.inspect().await {
         assert_eq!(inspection.fault, None, "{inspection:?}");
         assert!(inspection.missing.is_empty(), "{inspection:?}");
@@ -863,8 +863,8 @@ async fn user_without_the_right_to_mget_can_acquire_many_locks_concurrently() {
         for _ in 0..3 {
             let names: Vec<String> = (0..50).map(|n| format!("one of many {n}")).collect();
             let all = names.iter().map(|name| locker.acquire(name));
-            let held = futures::future::join_all(all).await.into_iter();
-            let held: Vec<LockGuard> = held
+            let outcomes = futures::future::join_all(all).await.into_iter();
+            let held: Vec<LockGuard> = outcomes
                 .map(|one| {
                     one.expect("the acquire must succeed, because it works without the right +mget")
                 })
@@ -875,8 +875,8 @@ async fn user_without_the_right_to_mget_can_acquire_many_locks_concurrently() {
         }
         // Some server versions do not count denied calls, so check only the script calls.
         for master in &masters {
-            let stats = ask_server(master, &["INFO", "commandstats"]);
-            let stats = stats.text().expect("text").into_owned();
+            let reply = ask_server(master, &["INFO", "commandstats"]);
+            let stats = reply.text().expect("text").into_owned();
             let calls = stats.split("cmdstat_evalsha:calls=").nth(1);
             let calls = calls.and_then(|rest| rest.split(',').next()?.parse::<u32>().ok());
             let fewer = calls.is_some_and(|calls| calls < 250);
@@ -891,8 +891,8 @@ async fn user_without_the_right_to_mget_can_acquire_many_locks_concurrently() {
 /// Returns true if the server can delete a key on condition that the key has a given value (Valkey 9: `DELIFEQ`). For a
 /// lock without a queue, a client can use this command instead of the release script.
 fn deletes_by_command(server: &Server) -> bool {
-    let info = ask_server(server, &["INFO", "server"]);
-    let info = info.text().expect("text").into_owned();
+    let reply = ask_server(server, &["INFO", "server"]);
+    let info = reply.text().expect("text").into_owned();
     let version = info
         .lines()
         .find_map(|line| line.strip_prefix("valkey_version:"));
@@ -904,10 +904,10 @@ fn deletes_by_command(server: &Server) -> bool {
 /// client released the lock with the server's delete command.
 async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
     let before = by_command(masters);
-    let unordered = settings(masters, "")
+    let builder = settings(masters, "")
         .fencing(fencing)
         .order(Order::Unordered);
-    let unordered = unordered.build().expect("good settings");
+    let unordered = builder.build().expect("good settings");
     // On a slow machine, a lock may be held for 100 ms and get a note. The client then releases the lock with the
     // script, to delete the note as well. So test five locks.
     for _ in 0..5 {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::support::{
-    self, ask_server, eventually, holders, masters, ms, redlock, secs, settings, take,
+    self, ask_server, count_masters_with, eventually, masters, ms, redlock, secs, settings, take,
 };
 use quorate::node::memory::MemoryNode;
 use quorate::node::{Node, Reply as Answers, Request};
@@ -16,7 +16,7 @@ use quorate_testbed::{Masters, Reply, Server};
 
 /// Waits until the lock has a note, and returns that note.
 async fn noted(redlock: &Redlock, resource: &str) -> Note {
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     loop {
         let status = redlock
             .status(resource)
@@ -26,7 +26,7 @@ async fn noted(redlock: &Redlock, resource: &str) -> Note {
             return note.clone();
         }
         assert!(
-            began.elapsed() < support::PATIENCE,
+            started_at.elapsed() < support::PATIENCE,
             "the note must be written in time: {status:?}"
         );
         tokio::time::sleep(ms(5)).await;
@@ -34,7 +34,7 @@ async fn noted(redlock: &Redlock, resource: &str) -> Note {
 }
 
 fn note_keys(masters: &Masters) -> usize {
-    holders(masters, "quorate:note:job")
+    count_masters_with(masters, "quorate:note:job")
 }
 
 /// The remaining TTL of a key on a server.
@@ -48,8 +48,8 @@ async fn note_is_stored_during_a_hold_and_removed_by_the_release() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
     let text = String::from("by hand");
-    let guard = holder.lock("job").note(&text).acquire().await;
-    let guard = guard.expect("free");
+    let outcome = holder.lock("job").note(&text).acquire().await;
+    let guard = outcome.expect("free");
     let note = noted(&other, "job").await;
     assert_eq!(note.pid, std::process::id());
     let this = std::env::current_exe().expect("this program");
@@ -124,15 +124,15 @@ impl Node for Counts {
 #[tokio::test]
 async fn no_note_is_sent_for_a_lock_that_is_held_only_briefly() {
     let node = Arc::new(Counts::new());
-    let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
-    let redlock = redlock.expect("good settings");
+    let build_result = Redlock::builder().nodes(vec![node.clone()]).build();
+    let redlock = build_result.expect("good settings");
     let mut quick = 0;
     for n in 0..100 {
-        let began = Instant::now();
+        let started_at = Instant::now();
         take(&redlock, &format!("job {n}")).await.release().await;
         // Count the locks that were held for less than 90 ms. The client writes a note only for a lock that it holds
         // for 100 ms or longer.
-        quick += usize::from(began.elapsed() < ms(90));
+        quick += usize::from(started_at.elapsed() < ms(90));
     }
     tokio::time::sleep(ms(300)).await;
     let sent = node.sent.load(Ordering::Relaxed);
@@ -185,8 +185,8 @@ async fn renewals_keep_the_holders_note_on_all_masters() {
 async fn one_in_six_renewals_refreshes_the_note() {
     let node = Arc::new(Counts::new());
     let settings = Redlock::builder().nodes(vec![node.clone()]).ttl(secs(3));
-    let redlock = settings.node_timeout(ms(300)).build();
-    let redlock = redlock.expect("good settings");
+    let build_result = settings.node_timeout(ms(300)).build();
+    let redlock = build_result.expect("good settings");
     let locks = (0..120).map(|n| redlock.lock(format!("job {n}")).acquire());
     let _guards = futures::future::join_all(locks).await;
     let sees = || {
@@ -244,10 +244,10 @@ async fn note_of_a_dead_holder_is_not_shown() {
 #[tokio::test]
 async fn note_of_a_fixed_lease_is_extended_together_with_the_lease() {
     let masters = masters(3);
-    let redlock = settings(masters.urls()).ttl(secs(10)).build();
-    let redlock = redlock.expect("good settings");
-    let guard = redlock.lock("job").renewal(false).acquire().await;
-    let guard = guard.expect("free");
+    let build_result = settings(masters.urls()).ttl(secs(10)).build();
+    let redlock = build_result.expect("good settings");
+    let outcome = redlock.lock("job").renewal(false).acquire().await;
+    let guard = outcome.expect("free");
     noted(&redlock, "job").await;
     eventually("all masters must have the note", || {
         note_keys(&masters) == 3
@@ -268,8 +268,8 @@ async fn note_of_a_fixed_lease_is_extended_together_with_the_lease() {
 async fn note_of_a_former_holder_is_not_shown_for_the_next_holder() {
     let masters = masters(3);
     let (first, second) = (redlock(&masters), redlock(&masters));
-    let old = first.lock("job").note("the old one").acquire().await;
-    let old = old.expect("free");
+    let outcome = first.lock("job").note("the old one").acquire().await;
+    let old = outcome.expect("free");
     noted(&second, "job").await;
     eventually("all masters must have the note", || {
         note_keys(&masters) == 3
@@ -284,7 +284,7 @@ async fn note_of_a_former_holder_is_not_shown_for_the_next_holder() {
     assert_eq!(status.note(), None, "{status:?}");
     // The former holder releases its lock late. This must not remove the key or the note of the next holder.
     old.release().await;
-    assert_eq!(holders(&masters, "job"), 3);
+    assert_eq!(count_masters_with(&masters, "job"), 3);
     new.release().await;
     let new = second.lock("job").note("the new one").acquire().await;
     let _new = new.expect("free");
@@ -297,8 +297,8 @@ async fn waiter_and_refused_caller_receive_the_note_of_the_holder() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
     let text = String::from("by hand");
-    let guard = holder.lock("job").note(&text).acquire().await;
-    let guard = guard.expect("free");
+    let outcome = holder.lock("job").note(&text).acquire().await;
+    let guard = outcome.expect("free");
     noted(&other, "job").await;
     eventually("all masters must have the note", || {
         note_keys(&masters) == 3
@@ -334,11 +334,11 @@ async fn waiter_and_refused_caller_receive_the_note_of_the_holder() {
 async fn no_note_is_written_if_notes_or_fencing_are_switched_off() {
     let masters = masters(3);
     let silent = settings(masters.urls()).note(None).build().expect("good");
-    let classic = settings(masters.urls())
+    let build_result = settings(masters.urls())
         .fencing(false)
         .note("unseen")
         .build();
-    let classic = classic.expect("good settings");
+    let classic = build_result.expect("good settings");
     for redlock in [&silent, &classic] {
         let guard = take(redlock, "job").await;
         tokio::time::sleep(ms(400)).await;
@@ -351,8 +351,8 @@ async fn no_note_is_written_if_notes_or_fencing_are_switched_off() {
         .note(None)
         .build();
     let unordered = unordered.expect("good settings");
-    let guard = unordered.lock("job").note("seen").acquire().await;
-    let guard = guard.expect("free");
+    let outcome = unordered.lock("job").note("seen").acquire().await;
+    let guard = outcome.expect("free");
     assert_eq!(noted(&silent, "job").await.text.as_deref(), Some("seen"));
     eventually("all masters must have the note", || {
         note_keys(&masters) == 3
@@ -366,8 +366,8 @@ async fn no_note_is_written_if_notes_or_fencing_are_switched_off() {
 #[tokio::test]
 async fn a_note_that_is_too_long_is_refused_before_anything_is_sent() {
     let long = "x".repeat(MAX_NOTE_LEN + 1);
-    let error = Redlock::builder().in_memory(3).note(&*long).build();
-    let error = error.expect_err("too long").to_string();
+    let build_result = Redlock::builder().in_memory(3).note(&*long).build();
+    let error = build_result.expect_err("too long").to_string();
     assert!(error.contains("1025") && error.contains("1024"), "{error}");
     let redlock = Redlock::in_memory(3);
     let error = redlock.lock("job").note(&*long).acquire().await;
@@ -384,8 +384,8 @@ async fn connections_to_masters_carry_the_client_name() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     take(&redlock, "job").await.release().await;
-    let list = ask_server(&masters[0], &["CLIENT", "LIST"]);
-    let list = list.text().expect("text").into_owned();
+    let reply = ask_server(&masters[0], &["CLIENT", "LIST"]);
+    let list = reply.text().expect("text").into_owned();
     let pid = format!(":{} ", std::process::id());
     let named = list
         .lines()
@@ -396,8 +396,8 @@ async fn connections_to_masters_carry_the_client_name() {
 #[tokio::test]
 async fn each_of_a_thousand_concurrent_locks_has_a_note() {
     let masters = masters(3);
-    let redlock = settings(masters.urls()).node_timeout(secs(5)).build();
-    let redlock = redlock.expect("good settings");
+    let build_result = settings(masters.urls()).node_timeout(secs(5)).build();
+    let redlock = build_result.expect("good settings");
     let locks = (0..1000).map(|n| redlock.lock(format!("many {n}")).acquire());
     let guards = futures::future::join_all(locks).await;
     assert!(guards.iter().all(Result::is_ok));
@@ -412,7 +412,7 @@ async fn each_of_a_thousand_concurrent_locks_has_a_note() {
 
 /// Waits until `count` holders of a shared lock have notes, and returns the texts of the notes.
 async fn texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
-    let began = Instant::now();
+    let started_at = Instant::now();
     loop {
         let status = redlock
             .status(resource)
@@ -424,7 +424,7 @@ async fn texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
         if texts.len() == count {
             return texts;
         }
-        assert!(began.elapsed() < support::PATIENCE, "{status:?}");
+        assert!(started_at.elapsed() < support::PATIENCE, "{status:?}");
         tokio::time::sleep(ms(5)).await;
     }
 }
@@ -497,7 +497,7 @@ async fn note_of_a_crashed_reader_expires_without_affecting_the_notes_of_other_r
     // Forget the guard without a release, as in a crash.
     std::mem::forget(dying);
     eventually("the note of the dead reader must expire", || {
-        holders(&masters, &key) == 0
+        count_masters_with(&masters, &key) == 0
     })
     .await;
     tokio::time::sleep(secs(3)).await;

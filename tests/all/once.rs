@@ -106,11 +106,11 @@ async fn at_least_once_mode_repeats_a_job_whose_success_was_not_recorded() {
         .await
         .expect_err("the call must time out, because its body never ends");
     for node in &nodes[1..] {
-        node.change(|request| match request {
+        node.set_rule(|request| match request {
             quorate::node::Request::Write { .. } => {
                 Treatment::Fails(quorate::Fault::Disconnected("cut".into()), ms(0))
             }
-            _ => Treatment::Honest,
+            _ => Treatment::Answered,
         });
     }
     match nightly.at_least_once(async |_| Ok::<_, ()>(7)).await {
@@ -119,7 +119,7 @@ async fn at_least_once_mode_repeats_a_job_whose_success_was_not_recorded() {
     }
     // Only one master has stored the record of the job. Switch this master off, and let the others answer again.
     for node in &nodes {
-        node.change(|_| Treatment::Honest);
+        node.set_rule(|_| Treatment::Answered);
     }
     nodes[0].master.set_condition(Condition::Down);
     let done = nightly.at_least_once(async |_| Ok::<_, ()>(8)).await;
@@ -373,8 +373,8 @@ async fn once_record_of_a_future_period_is_reported_as_an_error() {
         .await
         .expect("the creation of the once record must succeed, because all masters can be reached");
     for master in &masters {
-        let text = ask_server(master, &["GET", "quorate:value:nightly"]);
-        let text = text.text().expect("a value");
+        let reply = ask_server(master, &["GET", "quorate:value:nightly"]);
+        let text = reply.text().expect("a value");
         let text = text.replace("never", &u64::MAX.to_string());
         ask_server(master, &["SET", "quorate:value:nightly", &text]);
     }
@@ -457,11 +457,11 @@ async fn once_job_of_a_machine_with_a_fast_clock_is_refused_although_the_fencing
     // The clock of one master is ahead, another master is away. One lock gets a token that is a month ahead.
     offset.set(secs(30 * 86_400), Skew::Ahead).expect("set");
     masters[1].stop().expect("stopped");
-    let guard = redlock.lock("nightly").wait(Wait::For(secs(30))).acquire();
-    let guard = guard.await.expect("two masters can be reached");
+    let acquire = redlock.lock("nightly").wait(Wait::For(secs(30))).acquire();
+    let guard = acquire.await.expect("two masters can be reached");
     let ahead = guard.fencing_token().expect("fenced") / 1_000_000;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.expect("after 1970").as_secs();
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = since_epoch.expect("after 1970").as_secs();
     assert!(ahead > now + 29 * 86_400, "{ahead} {now}");
     // While one clock is ahead and a master is away, no majority of the clocks says that the period has begun.
     let outcome = redlock.once_in("nightly", day(10)).due(&guard).await;

@@ -1,6 +1,8 @@
 //! Tests of owner locks. An owner may acquire the same lock several times. All other clients are refused meanwhile.
 
-use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
+use crate::support::{
+    ask_server, count_masters_with, eventually, masters, ms, redlock, secs, settings, take,
+};
 use quorate::{AcquireError, InvalidResource, LossCause, TryAcquire, Wait};
 
 #[tokio::test]
@@ -67,8 +69,8 @@ async fn second_hold_of_an_owner_is_granted_before_all_waiters() {
     };
     eventually("a waiter must be queued", || line() == 1).await;
     let inner = there.owner("o").expect("an id");
-    let inner = tokio::time::timeout(secs(5), inner.acquire("stock")).await;
-    let inner = inner
+    let outcome = tokio::time::timeout(secs(5), inner.acquire("stock")).await;
+    let inner = outcome
         .expect("at once")
         .expect("a second hold of the owner must be granted");
     assert!(!waiting.is_finished());
@@ -76,7 +78,7 @@ async fn second_hold_of_an_owner_is_granted_before_all_waiters() {
     let next = tokio::time::timeout(secs(10), waiting).await.expect("soon");
     next.expect("no panic").release().await;
     eventually("no master may have a key left", || {
-        holders(&masters, "stock") == 0
+        count_masters_with(&masters, "stock") == 0
     })
     .await;
 }
@@ -203,12 +205,16 @@ async fn owner_pauses_between_attempts_if_masters_store_different_tokens() {
         .build()
         .expect("good settings");
     let owner = redlock.owner("o").expect("an id");
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     let error = owner.lock("stock").try_acquire().await;
     assert!(
         matches!(error, Err(AcquireError::NotJoinable(_))),
         "{error:?}"
     );
     // The client pauses twice, each time for at least half of the retry delay of 200 ms.
-    assert!(began.elapsed() >= ms(200), "{:?}", began.elapsed());
+    assert!(
+        started_at.elapsed() >= ms(200),
+        "{:?}",
+        started_at.elapsed()
+    );
 }

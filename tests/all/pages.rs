@@ -420,9 +420,9 @@ mod testing {
         let crashed = here.lock("stock").renewal(false).acquire().await?;
         std::mem::forget(crashed);
 
-        let started = tokio::time::Instant::now();
+        let started_at = tokio::time::Instant::now();
         let next = there.acquire("stock").await?; // waits, as in production
-        assert!(started.elapsed() >= Duration::from_secs(9));
+        assert!(started_at.elapsed() >= Duration::from_secs(9));
         assert!(next.is_valid());
 
         // The lock is renewed for as long as the guard lives.
@@ -517,8 +517,8 @@ fn symptoms_page_quotes_only_texts_that_the_code_prints() {
 fn contributor_pages_name_only_existing_paths_and_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let tests = std::fs::read_dir(root.join("tests/all")).expect("a folder");
-    let tests = tests.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok());
-    let tests: String = tests.collect();
+    let read_result = tests.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok());
+    let tests: String = read_result.collect();
     for (name, least) in [("ARCHITECTURE.md", 70), ("CONTRIBUTING.md", 100)] {
         let text = page(name);
         let mut seen = 0;

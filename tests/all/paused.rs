@@ -18,7 +18,7 @@ fn over(masters: &Masters) -> Redlock {
 
 #[tokio::test(start_paused = true)]
 async fn lease_ends_when_the_paused_clock_reaches_its_deadline() {
-    let (really, began) = (Instant::now(), tokio::time::Instant::now());
+    let (really, started_at) = (Instant::now(), tokio::time::Instant::now());
     let masters = Masters::new(3);
     let (here, there) = (over(&masters), over(&masters));
     let lock = here.lock("r").renewal(false);
@@ -26,12 +26,12 @@ async fn lease_ends_when_the_paused_clock_reaches_its_deadline() {
     let lost = guard.lost();
     std::mem::forget(guard);
     assert_eq!(lost.await, LossCause::Expired);
-    let told = began.elapsed();
+    let told = started_at.elapsed();
     assert!(told > LONG / 2 && told <= LONG, "{told:?}");
     let waits = there.lock("r").wait(quorate::Wait::Forever);
     let next = waits.acquire().await.expect("the waiter must get the lock");
     assert!(
-        began.elapsed() >= told,
+        started_at.elapsed() >= told,
         "the next holder must not get the lock before the lease has ended"
     );
     tokio::time::sleep(10 * LONG).await;

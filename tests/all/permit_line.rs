@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::polled::polled;
+use crate::support::polled::poll_then_drop;
 use crate::support::slow::SlowNode;
-use crate::support::waiter::{Waiter, gets_it};
+use crate::support::waiter::{Waiter, wait_for_guard};
 use crate::support::{PATIENCE, eventually, ms, secs};
 use quorate::node::memory::MemoryNode;
 use quorate::node::{Answer, Node, NodeName, Reply, Request, Subscriber};
@@ -16,7 +16,7 @@ use quorate::{LockGuard, Redlock, RedlockBuilder, Retry, Wait};
 use quorate_contract::requests::{send, status};
 
 /// Ten minutes, which is longer than any test of this file waits.
-const FAR: Duration = secs(600);
+const TEN_MINUTES: Duration = secs(600);
 
 /// The time that a request or a reply takes between the process and a distant master.
 const WAY: Duration = ms(3);
@@ -81,11 +81,11 @@ impl World {
         // All timers are far in the future, so a waiter that is never woken would wait forever.
         Redlock::builder()
             .nodes(nodes)
-            .max_ttl(FAR)
-            .ttl(FAR)
-            .heartbeat(FAR)
+            .max_ttl(TEN_MINUTES)
+            .ttl(TEN_MINUTES)
+            .heartbeat(TEN_MINUTES)
             .wait(Wait::Forever)
-            .retry(Retry::new(FAR, FAR))
+            .retry(Retry::new(TEN_MINUTES, TEN_MINUTES))
     }
 
     fn counted(&self, wakes: bool, fair: bool) -> RedlockBuilder {
@@ -202,7 +202,7 @@ async fn are_served_in_order(ours: &Redlock, mut held: Vec<LockGuard>) {
     for number in 0..4 * permits {
         let (waiter, order) = (waits(ours, permits).await, order.clone());
         tasks.push(tokio::spawn(async move {
-            let permit = gets_it(waiter).await;
+            let permit = wait_for_guard(waiter).await;
             order.lock().expect("no panic").push(number);
             permit
         }));
@@ -287,7 +287,7 @@ async fn waiter_notices_a_release_in_its_own_process_without_asking_the_masters(
             } else {
                 drop(given_back);
             }
-            held.push(gets_it(waiter).await);
+            held.push(wait_for_guard(waiter).await);
         }
     }
 }
@@ -311,7 +311,7 @@ async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_maste
             .release()
             .await;
         ours.push(
-            gets_it(
+            wait_for_guard(
                 waiters
                     .next()
                     .expect("a waiter that can get the released permit must be left"),
@@ -399,7 +399,7 @@ async fn dropped_permit_request_leaves_no_slot_marked_as_requested() {
         for polls in 1.. {
             let both = Both::new(fair, taken).await;
             // Two tasks request a permit. The request of the first task is dropped after `polls` polls.
-            let cut_off = polled(both.ask(tries), polls);
+            let cut_off = poll_then_drop(both.ask(tries), polls);
             let (done, ()) = futures::future::join(cut_off, both.ask(tries)).await;
             for permit in both.held {
                 permit.release().await;
@@ -440,8 +440,8 @@ async fn all_permits_are_free_after_concurrent_tasks_gave_up_or_were_dropped() {
                 0 => drop(tokio::time::timeout(brief, semaphore.acquire()).await),
                 1 => drop(semaphore.try_acquire().await),
                 _ => {
-                    let permit = semaphore.acquire().await;
-                    let permit = permit.unwrap_or_else(|error| panic!("{error}"));
+                    let outcome = semaphore.acquire().await;
+                    let permit = outcome.unwrap_or_else(|error| panic!("{error}"));
                     tokio::time::sleep(brief).await;
                     drop(permit);
                 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::stubborn::Treatment::{Fails, Honest};
+use crate::support::stubborn::Treatment::{Answered, Fails};
 use crate::support::stubborn::{Stubborn, Treatment};
 use crate::support::{self, PATIENCE, masters, ms, secs};
 use quorate::node::{Fault, Node, Request};
@@ -21,7 +21,7 @@ fn over(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
 fn fails(fault: Fault) -> impl FnMut(&Request) -> Treatment + Send {
     move |request| match request {
         Request::Acquire { .. } => Fails(fault.clone(), Duration::ZERO),
-        _ => Honest,
+        _ => Answered,
     }
 }
 
@@ -105,13 +105,13 @@ async fn permanent_refusal_by_a_majority_ends_a_wait_after_one_attempt() {
             assert_eq!(missed.attempts, 1);
             assert!(!missed.passes_by_itself());
             // Once the fault is corrected on one master, the next attempt succeeds.
-            nodes[0].change(|_| Honest);
+            nodes[0].set_rule(|_| Answered);
             let guard = redlock
                 .acquire("x")
                 .await
                 .expect("the acquire must succeed, because the fault is corrected on one master");
             guard.release().await;
-            nodes[0].change(fails(fault.clone()));
+            nodes[0].set_rule(fails(fault.clone()));
         }
     }
 }
@@ -130,7 +130,7 @@ async fn permanent_refusal_by_a_minority_does_not_end_a_wait() {
         .expect("good settings");
     let waiting = tokio::spawn(async move { redlock.acquire("x").await.map(drop) });
     tokio::time::sleep(ms(200)).await;
-    nodes[1].change(|_| Honest);
+    nodes[1].set_rule(|_| Answered);
     waiting
         .await
         .expect("no panic")
@@ -191,7 +191,7 @@ async fn names_of_masters_appear_in_error_details_but_not_in_the_error_text() {
     let _guard = support::take(&redlock(), "x").await;
     let held = redlock().acquire("x").await;
     for node in &nodes[..2] {
-        node.change(fails(Fault::Down("switched off".into())));
+        node.set_rule(fails(Fault::Down("switched off".into())));
     }
     let down = redlock().acquire("x").await;
     for (error, details) in [(held, "held by another"), (down, "master-0")] {
@@ -241,7 +241,7 @@ async fn acquire_error_states_that_the_lock_is_held_by_this_process() {
 #[tokio::test]
 async fn lock_of_another_process_is_not_reported_as_held_by_this_process() {
     for unordered in [false, true] {
-        let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
+        let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).held_by_another("x"));
         let settings = if unordered {
             over(&nodes).order(quorate::Order::Unordered)
         } else {
@@ -282,15 +282,15 @@ impl std::io::Write for Lines {
 /// If a field is recorded twice, the span keeps both values. So the span of a waiter would grow with every attempt.
 #[tokio::test]
 async fn tracing_span_of_a_waiter_records_each_field_once() {
-    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).held_by_another("x"));
     for unordered in [false, true] {
-        let settings = over(&nodes)
+        let builder = over(&nodes)
             .retry(quorate::Retry::new(ms(5), ms(5)))
             .heartbeat(ms(30));
         let settings = if unordered {
-            settings.order(quorate::Order::Unordered)
+            builder.order(quorate::Order::Unordered)
         } else {
-            settings
+            builder
         };
         let redlock = settings.build().expect("good settings");
         let lines = Lines::default();
@@ -319,9 +319,9 @@ async fn tracing_span_of_a_waiter_records_each_field_once() {
 async fn progress_reports_a_majority_only_if_old_and_next_masters_both_have_one() {
     let servers = masters(6);
     let (old, next) = (&servers.urls()[..3], &servers.urls()[3..]);
-    let waiter = support::settings(old).next_masters(next.to_vec());
-    let waiter = waiter.wait(Wait::For(ms(300))).build();
-    let waiter = waiter.expect("good settings");
+    let builder = support::settings(old).next_masters(next.to_vec());
+    let build_result = builder.wait(Wait::For(ms(300))).build();
+    let waiter = build_result.expect("good settings");
     for server in servers.iter().take(2) {
         server.kill().expect("killed");
     }
@@ -365,8 +365,8 @@ async fn wait_for_the_lock_of_a_quota_or_once_job_reports_its_progress() {
 async fn error_contains_no_note_of_a_resource_that_the_caller_did_not_request() {
     let masters = masters(3);
     let (holder, redlock) = (support::redlock(&masters), support::redlock(&masters));
-    let held = holder.lock("b").note("of b alone").acquire().await;
-    let held = held.expect("free");
+    let outcome = holder.lock("b").note("of b alone").acquire().await;
+    let held = outcome.expect("free");
     let noted = async || {
         holder
             .status("b")
@@ -388,8 +388,8 @@ async fn error_contains_no_note_of_a_resource_that_the_caller_did_not_request() 
         }
     });
     let mut sees = sees;
-    let waiting = tokio::time::timeout(PATIENCE, sees.recv()).await;
-    let waiting = waiting
+    let result = tokio::time::timeout(PATIENCE, sees.recv()).await;
+    let waiting = result
         .expect("an attempt")
         .expect("the task must be waiting for the lock");
     assert!(waiting.note.is_some(), "{waiting:?}");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::support::stubborn::Stubborn;
-use crate::support::stubborn::Treatment::Honest;
+use crate::support::stubborn::Treatment::Answered;
 use crate::support::take;
 use quorate::Redlock;
 use quorate::node::{Node, Request};
@@ -29,11 +29,11 @@ async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clo
                     let ahead = proposal.saturating_sub(wall_micros());
                     proposed.lock().expect("no panic").push(ahead);
                 }
-                Honest
+                Answered
             })
         });
-        let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
-        let redlock = Redlock::builder().nodes(as_nodes.collect());
+        let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+        let redlock = Redlock::builder().nodes(dyn_nodes.collect());
         let redlock = redlock.build().expect("good settings");
         let ahead = wall_micros() + AHEAD;
         for (number, node) in nodes.iter().enumerate() {
@@ -68,17 +68,17 @@ async fn unconfirmed_token_is_raised_again_if_another_client_gets_a_larger_token
         };
         put(node, counter);
         let (this, mut first) = (Arc::downgrade(node), true);
-        node.change(move |request| {
+        node.set_rule(move |request| {
             if let (Request::Confirm { .. }, Some(node)) = (request, this.upgrade())
                 && std::mem::replace(&mut first, false)
             {
                 put(&node, passed + number as u64);
             }
-            Honest
+            Answered
         });
     }
-    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
-    let redlock = Redlock::builder().nodes(as_nodes.collect());
+    let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let redlock = Redlock::builder().nodes(dyn_nodes.collect());
     let redlock = redlock.build().expect("good settings");
     let guard = take(&redlock, "job").await;
     assert_eq!(guard.fencing_token(), Some(passed + 2));
@@ -100,7 +100,7 @@ async fn reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals() 
                     .expect("no panic")
                     .push(now.saturating_sub(*proposal));
             }
-            Honest
+            Answered
         })
     });
     let process = || {

@@ -67,7 +67,7 @@ struct Wrong {
 /// The resource that one lock protects, with its current holders and the largest token so far.
 #[derive(Default)]
 struct Resource {
-    holders: usize,
+    count_masters_with: usize,
     largest_token: u64,
     wrong: Wrong,
 }
@@ -85,8 +85,8 @@ impl Node for Skewed {
     }
 
     fn send(&self, request: Request, reply: NodeReply) {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH);
-        let wall = u64::try_from(wall.expect("after 1970").as_micros()).expect("in range");
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let wall = u64::try_from(since_epoch.expect("after 1970").as_micros()).expect("in range");
         let now = wall.saturating_add_signed(self.ahead_us);
         let answer = self
             .master
@@ -149,13 +149,13 @@ async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
                     .expect("each client must get the lock in its turn");
                 {
                     let mut resource = resource.lock().expect("not poisoned");
-                    resource.wrong.overlaps += usize::from(resource.holders > 0);
+                    resource.wrong.overlaps += usize::from(resource.count_masters_with > 0);
                     resource.wrong.refusals += usize::from(held.token <= resource.largest_token);
                     resource.largest_token = resource.largest_token.max(held.token);
-                    resource.holders += 1;
+                    resource.count_masters_with += 1;
                 }
                 tokio::time::sleep(ms(5)).await;
-                resource.lock().expect("not poisoned").holders -= 1;
+                resource.lock().expect("not poisoned").count_masters_with -= 1;
                 for guard in held.guards {
                     guard.release().await;
                 }
@@ -236,8 +236,8 @@ async fn adding_masters_breaks_exclusion_or_token_order_if_a_step_is_skipped() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn process_with_many_locks_has_only_one_connection_to_each_master() {
     let masters = masters(3);
-    let redlock = settings(masters.iter().map(Server::url));
-    let redlock = redlock.wait(Wait::For(secs(20))).build().expect("good");
+    let builder = settings(masters.iter().map(Server::url));
+    let redlock = builder.wait(Wait::For(secs(20))).build().expect("good");
     let holds = (0..40).map(|n| redlock.acquire(format!("job {n}")));
     let held = futures::future::join_all(holds).await;
     let waits = tokio::spawn({
@@ -302,8 +302,9 @@ async fn quorum_size_page_states_the_measured_memory_use_per_lock() {
     tokio::time::sleep(secs(2)).await;
     let idle = bytes(&masters[0]) - empty;
     println!("bytes for a held lock: {held}, for a waiter: {waiter}, for an idle lock: {idle}");
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/quorum-size.md"));
-    let page = page.expect("the page");
+    let read_result =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/quorum-size.md"));
+    let page = read_result.expect("the page");
     for (what, bytes) in [("held lock", held), ("waiter", waiter), ("idle lock", idle)] {
         let row = page
             .lines()

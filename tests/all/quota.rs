@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use crate::support::polled::polled;
+use crate::support::polled::poll_then_drop;
 use crate::support::slow::SlowNode;
 use crate::support::stubborn::{self, Treatment};
 use crate::support::{
@@ -177,7 +177,7 @@ async fn quota_is_reported_as_lost_after_a_majority_restarted_from_disk() {
 fn writes(treatment: Treatment) -> impl FnMut(&Request) -> Treatment + Send + 'static {
     move |request| match request {
         Request::Write { .. } => treatment.clone(),
-        _ => Treatment::Honest,
+        _ => Treatment::Answered,
     }
 }
 
@@ -192,15 +192,15 @@ async fn quota_reports_an_unknown_result_if_too_few_masters_confirm_a_write() {
         let (nodes, redlock) = stubborn::three();
         let quota = quota(&redlock, 10).await;
         for node in &nodes[..2] {
-            node.change(writes(treatment.clone()));
+            node.set_rule(writes(treatment.clone()));
         }
         // The third master does not store the value. The client cannot know this, because the connection broke before
         // the answer.
-        nodes[2].change(writes(cut()));
+        nodes[2].set_rule(writes(cut()));
         let error = quota.take(1).await.expect_err("unknown");
         assert!(matches!(error, ValueError::Unknown(_)), "{error}");
         for node in &nodes {
-            node.change(|_| Treatment::Honest);
+            node.set_rule(|_| Treatment::Answered);
         }
         let left = then_left;
         assert_eq!(quota.take(1).await, Ok(Take::Taken { left }));
@@ -212,10 +212,10 @@ async fn quota_write_needs_a_majority_of_masters_that_also_answered_the_read() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     // Only the first master answers both reads and writes.
-    nodes[1].change(writes(Treatment::Fails(lost_on_the_way(), ms(0))));
-    nodes[2].change(|request| match request {
+    nodes[1].set_rule(writes(Treatment::Fails(lost_on_the_way(), ms(0))));
+    nodes[2].set_rule(|request| match request {
         Request::Read { .. } => Treatment::Fails(lost_on_the_way(), ms(0)),
-        _ => Treatment::Honest,
+        _ => Treatment::Answered,
     });
     let error = quota.take(1).await.expect_err(
         "the result must be unknown, because only one master that was read has stored the write",
@@ -229,7 +229,7 @@ async fn quota_write_ignores_servers_that_restarted_between_read_and_write() {
     let quota = quota(&redlock, 10).await;
     for (n, node) in nodes[..2].iter().enumerate() {
         let master = node.master.clone();
-        node.change(move |request| {
+        node.set_rule(move |request| {
             if matches!(request, Request::Write { .. }) {
                 // Both masters restart between the read and the write. The first master loses its data, and the second
                 // keeps its data.
@@ -239,7 +239,7 @@ async fn quota_write_ignores_servers_that_restarted_between_read_and_write() {
                     master.restart();
                 }
             }
-            Treatment::Honest
+            Treatment::Answered
         });
     }
     let error = quota
@@ -254,10 +254,10 @@ async fn quota_is_not_written_if_its_lock_ends_between_read_and_write() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     for node in &nodes {
-        node.change(|request| match request {
+        node.set_rule(|request| match request {
             Request::Read { .. } => Treatment::Late(ms(600)),
             Request::Extend { .. } => Treatment::Fails(lost_on_the_way(), ms(0)),
-            _ => Treatment::Honest,
+            _ => Treatment::Answered,
         });
     }
     let error = quota
@@ -266,7 +266,7 @@ async fn quota_is_not_written_if_its_lock_ends_between_read_and_write() {
         .expect_err("the take must fail, because the lock has expired");
     assert!(matches!(error, ValueError::LockLost(_)), "{error}");
     for node in &nodes {
-        node.change(|_| Treatment::Honest);
+        node.set_rule(|_| Treatment::Answered);
     }
     assert_eq!(quota.left().await, Ok(10));
 }
@@ -279,11 +279,11 @@ async fn cancelled_request_for_a_quota_unit_wastes_at_most_one_unit() {
         let far = |(n, way): (usize, &u64)| SlowNode::new(&format!("far {n}"), ms(*way), ms(*way));
         for polls in 1.. {
             let nodes: Vec<_> = distances.iter().enumerate().map(far).collect();
-            let as_nodes = nodes.into_iter().map(|node| node as Arc<dyn Node>);
-            let redlock = Redlock::builder().nodes(as_nodes.collect());
+            let dyn_nodes = nodes.into_iter().map(|node| node as Arc<dyn Node>);
+            let redlock = Redlock::builder().nodes(dyn_nodes.collect());
             let redlock = redlock.build().expect("good settings");
             let quota = quota(&redlock, PIECES).await;
-            let done = polled(quota.take(1), polls).await;
+            let done = poll_then_drop(quota.take(1), polls).await;
             let mut taken = u64::from(done.is_some());
             loop {
                 match quota
@@ -385,8 +385,8 @@ async fn quota_survives_when_real_masters_are_restarted_empty_one_after_another(
 async fn sixty_four_concurrent_tasks_take_exactly_the_units_of_a_quota() {
     const PIECES: u64 = 40;
     let masters = masters(3);
-    let guarded = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
-    let guarded = guarded.wait(Wait::For(secs(60)));
+    let builder = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
+    let guarded = builder.wait(Wait::For(secs(60)));
     let clients: Vec<Redlock> = (0..4)
         .map(|_| guarded.clone().build().expect("good settings"))
         .collect();
@@ -418,8 +418,8 @@ async fn quota_is_reported_as_lost_if_a_majority_of_masters_restarted_after_stor
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
     // Replace the value on two masters with an old value from an earlier run of the server.
     for master in masters.iter().take(2) {
-        let text = ask_server(master, &["GET", "quorate:value:prizes"]);
-        let text = text.text().expect("a value").into_owned();
+        let reply = ask_server(master, &["GET", "quorate:value:prizes"]);
+        let text = reply.text().expect("a value").into_owned();
         let parts: Vec<&str> = text.splitn(3, ' ').collect();
         assert_eq!(parts[2], "quota 9");
         let old = format!("{} {} quota 10", parts[0], "0".repeat(40));
@@ -431,8 +431,8 @@ async fn quota_is_reported_as_lost_if_a_majority_of_masters_restarted_after_stor
         .expect_err("the take must fail, because two stored values may be outdated");
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
     // With the restart guard off, a client trusts values from disk, and uses the one with the largest fencing token.
-    let unguarded = settings(masters.urls()).restart_guard(RestartGuard::Off);
-    let unguarded = unguarded.build().expect("good settings").quota("prizes");
+    let builder = settings(masters.urls()).restart_guard(RestartGuard::Off);
+    let unguarded = builder.build().expect("good settings").quota("prizes");
     let left = unguarded
         .left()
         .await
@@ -450,8 +450,8 @@ async fn quota_can_be_used_after_a_client_whose_clock_is_a_day_ahead_wrote_it() 
     // Give the value a fencing token that is a day ahead of the clock. Delete the fencing counter, as if it had
     // expired.
     for master in &masters {
-        let text = ask_server(master, &["GET", "quorate:value:prizes"]);
-        let text = text.text().expect("a value").into_owned();
+        let reply = ask_server(master, &["GET", "quorate:value:prizes"]);
+        let text = reply.text().expect("a value").into_owned();
         let (_, rest) = text.split_once(' ').expect("a number");
         let text = format!("{ahead} {rest}");
         ask_server(master, &["SET", "quorate:value:prizes", &text]);
@@ -558,11 +558,11 @@ async fn taking_a_quota_unit_sends_one_read_and_one_write_to_each_master() {
     let asked = Arc::new(AtomicU64::new(0));
     for node in &nodes {
         let asked = asked.clone();
-        node.change(move |request| {
+        node.set_rule(move |request| {
             if matches!(request, Request::Read { .. } | Request::Write { .. }) {
                 asked.fetch_add(1, Ordering::Relaxed);
             }
-            Treatment::Honest
+            Treatment::Answered
         });
     }
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));

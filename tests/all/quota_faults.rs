@@ -53,13 +53,13 @@ impl Dice {
 /// A runtime of the library for these tests: a clock and timers in tokio's time, and random numbers from a seed.
 #[derive(Clone)]
 struct World {
-    began: tokio::time::Instant,
+    started_at: tokio::time::Instant,
     dice: Dice,
 }
 
 impl World {
     fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+        self.started_at.elapsed()
     }
 }
 
@@ -259,7 +259,7 @@ fn change(world: &World, servers: &[Arc<Mutex<Server>>], ways: &[Away]) -> bool 
 async fn one_run(seed: u64) -> Seen {
     let dice = Dice::new(seed);
     let world = World {
-        began: tokio::time::Instant::now(),
+        started_at: tokio::time::Instant::now(),
         dice: dice.clone(),
     };
     let masters = if dice.once_in(3) { 5 } else { 3 };

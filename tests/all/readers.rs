@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use crate::support::{ask_server, eventually, holders, masters, ms, redlock, secs, settings, take};
+use crate::support::{
+    ask_server, count_masters_with, eventually, masters, ms, redlock, secs, settings, take,
+};
 use quorate::{
     AcquireError, DowngradeError, InvalidResource, LossCause, Redlock, TryAcquire, Wait,
 };
@@ -49,7 +51,7 @@ async fn readers_share_the_lock_and_exclude_writers() {
     assert!(matches!(reader, Ok(TryAcquire::Held(_))), "{reader:?}");
     writer.release().await;
     eventually("no master may have a key left", || {
-        holders(&masters, "doc") == 0
+        count_masters_with(&masters, "doc") == 0
     })
     .await;
 }
@@ -91,8 +93,8 @@ async fn readers_and_writers_exclude_each_other_under_contention() {
         tasks.push(tokio::spawn(async move {
             for _ in 0..6 {
                 if task < 7 {
-                    let guard = redlock.lock("doc").shared().acquire().await;
-                    let guard = guard.unwrap_or_else(|error| panic!("reader: {error}"));
+                    let outcome = redlock.lock("doc").shared().acquire().await;
+                    let guard = outcome.unwrap_or_else(|error| panic!("reader: {error}"));
                     assert!(
                         inside.fetch_add(1, Ordering::SeqCst) < 1_000,
                         "a reader and a writer must not hold the lock at the same time"
@@ -101,8 +103,8 @@ async fn readers_and_writers_exclude_each_other_under_contention() {
                     inside.fetch_sub(1, Ordering::SeqCst);
                     guard.release().await;
                 } else {
-                    let guard = redlock.acquire("doc").await;
-                    let guard = guard.unwrap_or_else(|error| panic!("writer: {error}"));
+                    let result = redlock.acquire("doc").await;
+                    let guard = result.unwrap_or_else(|error| panic!("writer: {error}"));
                     assert_eq!(
                         inside.fetch_add(1_000, Ordering::SeqCst),
                         0,
@@ -226,7 +228,7 @@ async fn renewed_readers_exclude_a_client_that_locks_with_set_nx() {
     );
     long.release().await;
     eventually("no master may have a key left", || {
-        holders(&masters, "doc") == 0
+        count_masters_with(&masters, "doc") == 0
     })
     .await;
 }
@@ -269,7 +271,7 @@ async fn downgrade_of_a_writer_to_a_reader_does_not_admit_a_queued_writer() {
     assert!(next.is_valid());
     next.release().await;
     eventually("no master may have a key left", || {
-        holders(&masters, "doc") == 0
+        count_masters_with(&masters, "doc") == 0
     })
     .await;
 }
@@ -282,7 +284,7 @@ async fn lost_or_non_exclusive_lock_cannot_be_downgraded() {
     let refused = reader.downgrade().await.expect_err("a reader");
     assert_eq!(refused, DowngradeError::NotAWriter);
     eventually("the lock must be released", || {
-        holders(&masters, "doc") == 0
+        count_masters_with(&masters, "doc") == 0
     })
     .await;
     let lease = redlock.lock("doc").ttl(secs(2)).renewal(false);
@@ -324,8 +326,8 @@ async fn shared_mode_is_refused_for_kinds_of_locks_without_readers() {
 
 /// The number of connections that a master has ever accepted, including the connection of this `INFO` request.
 fn connections_ever(master: &Server) -> u64 {
-    let stats = ask_server(master, &["INFO", "stats"]);
-    let stats = stats.text().expect("text").into_owned();
+    let reply = ask_server(master, &["INFO", "stats"]);
+    let stats = reply.text().expect("text").into_owned();
     let mut lines = stats.lines();
     let count = lines.find_map(|line| line.strip_prefix("total_connections_received:"));
     count.expect("a count").parse().expect("a number")
@@ -387,7 +389,7 @@ async fn downgrade_deletes_the_key_under_which_the_writer_stored_its_note() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = take(&redlock, "doc").await;
-    let noted = || holders(&masters, "quorate:note:doc");
+    let noted = || count_masters_with(&masters, "quorate:note:doc");
     eventually("the note must be written", || noted() == 3).await;
     let reader = guard.downgrade().await.expect("held");
     redlock.flush().await;
@@ -404,12 +406,15 @@ async fn forced_release_of_readers_removes_their_notes() {
         "quorate:note:quorate:hold:{}:doc",
         String::from_utf8_lossy(&reader.token().to_hex())
     );
-    eventually("the note must be written", || holders(&masters, &note) == 3).await;
+    eventually("the note must be written", || {
+        count_masters_with(&masters, &note) == 3
+    })
+    .await;
     redlock
         .break_lock("doc")
         .await
         .expect("the name must be valid");
-    assert_eq!(holders(&masters, &note), 0);
+    assert_eq!(count_masters_with(&masters, &note), 0);
     drop(reader);
 }
 

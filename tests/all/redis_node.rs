@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use crate::support::listener::Listener;
 use crate::support::{
-    self, PATIENCE, ask_server, connections, eventually, has_key, holders, masters, ms, redlock,
-    secs, settings, take,
+    self, PATIENCE, ask_server, count_connections, count_masters_with, eventually, has_key,
+    masters, ms, redlock, secs, settings, take,
 };
 use quorate::node::{self, Answer};
 use quorate::{AcquireError, Fault, NodeOutcome, Redlock, RedlockBuilder, TryAcquire, Wait};
@@ -45,10 +45,10 @@ async fn fault_at(redlock: &Redlock, n: usize) -> Fault {
 
 /// Repeats acquires until the master with the index `n` grants one.
 async fn healed(redlock: &Redlock, n: usize) {
-    let started = Instant::now();
+    let started_at = Instant::now();
     while outcome_at(redlock, n).await != NodeOutcome::Yes {
         assert!(
-            started.elapsed() < PATIENCE,
+            started_at.elapsed() < PATIENCE,
             "master {n} must grant locks again"
         );
         tokio::time::sleep(ms(10)).await;
@@ -58,7 +58,7 @@ async fn healed(redlock: &Redlock, n: usize) {
 /// Waits until no master has the key `key` any more.
 async fn nothing_left(masters: &Masters, key: &str) {
     eventually("no master may have a key left", || {
-        holders(masters, key) == 0
+        count_masters_with(masters, key) == 0
     })
     .await;
 }
@@ -72,7 +72,7 @@ async fn client_built_while_all_masters_are_down_works_once_a_majority_is_up() {
     let redlock = redlock(&masters);
     masters[0].restart().expect("restarted");
     tokio::time::sleep(ms(100)).await;
-    assert_eq!(connections(&masters[0]), 0);
+    assert_eq!(count_connections(&masters[0]), 0);
     let error = redlock.lock("job").wait(Wait::None).acquire().await;
     assert!(matches!(error, Err(AcquireError::NoQuorum(_))), "{error:?}");
     let waiting = tokio::spawn({
@@ -86,8 +86,8 @@ async fn client_built_while_all_masters_are_down_works_once_a_majority_is_up() {
         "the acquire must not succeed with two of five masters"
     );
     masters[2].restart().expect("restarted");
-    let guard = tokio::time::timeout(PATIENCE, waiting).await;
-    let guard = guard
+    let outcome = tokio::time::timeout(PATIENCE, waiting).await;
+    let guard = outcome
         .expect("the acquire must end in time after the third master is up")
         .expect("no panic")
         .expect("free");
@@ -211,7 +211,7 @@ fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinH
 /// Waits until the client reports the fault `wanted` for the first master. Before that, this master is allowed to grant
 /// the lock or to time out.
 async fn shows(redlock: &Redlock, wanted: &Fault) {
-    let started = Instant::now();
+    let started_at = Instant::now();
     loop {
         match outcome_at(redlock, 0).await {
             NodeOutcome::Fault(fault) if fault == *wanted => return,
@@ -219,7 +219,7 @@ async fn shows(redlock: &Redlock, wanted: &Fault) {
             other => panic!("{other:?}"),
         }
         assert!(
-            started.elapsed() < PATIENCE,
+            started_at.elapsed() < PATIENCE,
             "timed out waiting for the fault {wanted:?}"
         );
         tokio::time::sleep(ms(5)).await;
@@ -305,10 +305,10 @@ async fn only_the_master_that_is_busy_with_a_script_is_reported_as_faulty() {
 async fn release_that_a_busy_master_refuses_is_delivered_when_the_master_is_free() {
     let masters = masters(3);
     let redlock = patient(&masters).build().expect("good settings");
-    let guard = redlock.lock("job").ttl(secs(30)).acquire().await;
-    let guard = guard.expect("free");
+    let outcome = redlock.lock("job").ttl(secs(30)).acquire().await;
+    let guard = outcome.expect("free");
     eventually("all masters must have the key", || {
-        holders(&masters, "job") == 3
+        count_masters_with(&masters, "job") == 3
     })
     .await;
     ask_server(&masters[0], &["CONFIG", "SET", "lua-time-limit", "20"]);
@@ -398,16 +398,20 @@ async fn user_without_pubsub_rights_can_lock() {
 async fn stopped_master_delays_the_calls_of_a_client_by_one_node_timeout_only() {
     let masters = masters(3);
     let limit = secs(1);
-    let redlock = settings(masters.urls()).node_timeout(limit).build();
-    let redlock = redlock.expect("good settings");
+    let build_result = settings(masters.urls()).node_timeout(limit).build();
+    let redlock = build_result.expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
     masters[0].stop().expect("stopped");
-    let started = Instant::now();
+    let started_at = Instant::now();
     for n in 0..100 {
         take(&redlock, &format!("job {n}")).await.release().await;
     }
     // If each acquire waited for the stopped master, each would take a second, and all of them together 100 s.
-    assert!(started.elapsed() < secs(20), "{:?}", started.elapsed());
+    assert!(
+        started_at.elapsed() < secs(20),
+        "{:?}",
+        started_at.elapsed()
+    );
     let fault = fault_at(&redlock, 0).await;
     assert!(
         matches!(fault, Fault::Timeout(_) | Fault::Stalled | Fault::Down(_)),
@@ -504,7 +508,7 @@ async fn client_queues_excess_requests_to_a_slow_master_so_that_none_times_out()
     for n in 0..12_000 {
         replies.send(&*node, n, status(b"job"));
     }
-    for (n, said) in replies.all(12_000).await {
+    for (n, said) in replies.collect(12_000).await {
         assert!(said.is_ok(), "request {n}: {said:?}");
     }
 }
@@ -571,10 +575,10 @@ async fn first_acquire_waits_for_a_slow_handshake_up_to_the_connect_timeout() {
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let far = Harm::latency(Way::Both, ms(30)).inject(&proxy);
     let urls = || [masters[0].url_at(proxy.addr())];
-    let slow = settings(urls())
+    let builder = settings(urls())
         .node_timeout(secs(2))
         .connect_timeout(secs(5));
-    let slow = slow.build().expect("good settings");
+    let slow = builder.build().expect("good settings");
     let guard = slow.try_acquire("job").await.expect("an answer");
     guard.acquired().expect("free").release().await;
     let hasty = settings(urls()).connect_timeout(ms(40));
@@ -582,10 +586,10 @@ async fn first_acquire_waits_for_a_slow_handshake_up_to_the_connect_timeout() {
     let error = hasty.try_acquire("job").await.expect_err("no handshake");
     assert!(error.details().contains("within 40ms"), "{error}");
     far.heal();
-    let started = Instant::now();
+    let started_at = Instant::now();
     while hasty.try_acquire("job").await.is_err() {
         assert!(
-            started.elapsed() < PATIENCE,
+            started_at.elapsed() < PATIENCE,
             "the client must be connected in time"
         );
         tokio::time::sleep(ms(10)).await;
@@ -614,8 +618,8 @@ async fn server_that_is_configured_under_two_addresses_has_only_one_vote() {
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let again = masters[0].url_at(proxy.addr());
     let urls = [masters[0].url(), again, masters[1].url()];
-    let redlock = settings(urls).node_timeout(secs(1)).build();
-    let redlock = redlock.expect("good settings");
+    let build_result = settings(urls).node_timeout(secs(1)).build();
+    let redlock = build_result.expect("good settings");
     let guard = take(&redlock, "job").await;
     let names = [masters[0].addr(), proxy.addr()].map(|addr| addr.to_string());
     let refused = |n: usize| match &guard.report()[n].outcome {
@@ -673,9 +677,9 @@ async fn password_never_appears_in_any_output() {
         error.reports()[0].outcome,
         NodeOutcome::Fault(Fault::Denied(_))
     ));
-    show(heard.heard());
+    show(heard.output());
     assert!(
-        heard.heard().contains("connection lost"),
+        heard.output().contains("connection lost"),
         "the trace must contain an event for the lost connection"
     );
     assert!(!shown.contains("s3cret"), "{shown}");
@@ -692,21 +696,24 @@ async fn drop_of_a_redlock_ends_its_tasks_and_connections() {
     let before = tasks();
     let first = patient(&masters).build().expect("good settings");
     let guard = take(&first, "job").await;
-    eventually("connected", || masters.iter().all(|m| connections(m) == 1)).await;
+    eventually("connected", || {
+        masters.iter().all(|m| count_connections(m) == 1)
+    })
+    .await;
     assert!(tasks() > before);
     drop(first);
     eventually(
         "all masters must have the key, because the guard keeps the client alive",
-        || holders(&masters, "job") == 3,
+        || count_masters_with(&masters, "job") == 3,
     )
     .await;
     drop(guard);
     eventually("all tasks must have ended", || tasks() == before).await;
     eventually("all connections must be closed", || {
-        masters.iter().all(|master| connections(master) == 0)
+        masters.iter().all(|master| count_connections(master) == 0)
     })
     .await;
-    assert_eq!(holders(&masters, "job"), 0);
+    assert_eq!(count_masters_with(&masters, "job"), 0);
 }
 
 #[tokio::test]
@@ -721,7 +728,7 @@ async fn drop_of_a_redlock_ends_its_tasks_although_a_master_is_stopped() {
     let redlock = redlock(&masters);
     let guard = take(&redlock, "job").await;
     eventually("all masters must have the key", || {
-        holders(&masters, "job") == 3
+        count_masters_with(&masters, "job") == 3
     })
     .await;
     masters[0].stop().expect("stopped");
@@ -730,7 +737,7 @@ async fn drop_of_a_redlock_ends_its_tasks_although_a_master_is_stopped() {
     eventually("all tasks must have ended", || tasks() == before).await;
     masters[0].cont().expect("continued");
     assert_eq!(
-        holders(&masters, "job"),
+        count_masters_with(&masters, "job"),
         0,
         "the dropped guard must have released the lock on every master"
     );
@@ -805,7 +812,7 @@ async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
         for (n, claim) in claims.iter().enumerate() {
             replies.send(&*node, n, requests::acquire(claim, secs(30), 0));
         }
-        for (_, said) in replies.all(claims.len()).await {
+        for (_, said) in replies.collect(claims.len()).await {
             assert!(said.is_err(), "{said:?}");
         }
         // Send the releases as the first requests on a new connection.
@@ -813,7 +820,7 @@ async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
             claim.withdraw();
             replies.send(&*node, 0, requests::release(claim));
         }
-        replies.all(claims.len()).await;
+        replies.collect(claims.len()).await;
         eventually_answers(&*node).await;
         let kept = proxy.counters().to_server;
         assert!(
@@ -840,10 +847,10 @@ async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
 }
 
 async fn eventually_answers(node: &dyn node::Node) {
-    let started = Instant::now();
+    let started_at = Instant::now();
     while !matches!(send(node, status(b"warm")).await, Ok(Answer::State(_))) {
         assert!(
-            started.elapsed() < PATIENCE,
+            started_at.elapsed() < PATIENCE,
             "the master must answer again when it continues"
         );
         tokio::time::sleep(ms(10)).await;
@@ -873,8 +880,8 @@ async fn masters_whose_addresses_were_exchanged_vote_again_after_max_ttl() {
     proxies[0].reset_all();
     tokio::time::sleep(ms(300)).await;
     proxies[1].reset_all();
-    let guard = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
-    let guard = guard.await.expect("the masters must vote again");
+    let acquire = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
+    let guard = acquire.await.expect("the masters must vote again");
     let waited = exchanged.elapsed();
     assert!(
         waited >= secs(3),

@@ -18,8 +18,8 @@ fn waiter(url: &str) -> Redlock {
 
 /// The text with which an endless wait ends.
 async fn end_of_wait(redlock: &Redlock, what: &str) -> String {
-    let outcome = tokio::time::timeout(PATIENCE, redlock.acquire("x")).await;
-    let outcome = outcome.unwrap_or_else(|_| panic!("the wait must end: {what}"));
+    let result = tokio::time::timeout(PATIENCE, redlock.acquire("x")).await;
+    let outcome = result.unwrap_or_else(|_| panic!("the wait must end: {what}"));
     let Err(error) = outcome else {
         panic!("the lock must not be acquired: {what}");
     };
@@ -311,8 +311,8 @@ async fn command_that_the_server_does_not_have_is_named_unless_no_lock_needs_it(
             continue;
         }
         let redlock = waiter(url);
-        let guard = tokio::time::timeout(PATIENCE, redlock.acquire("x")).await;
-        let guard = guard
+        let outcome = tokio::time::timeout(PATIENCE, redlock.acquire("x")).await;
+        let guard = outcome
             .expect("the acquire must end")
             .expect("the lock must be free");
         // A client that waits gets the lock, even if it is not notified.
@@ -320,8 +320,8 @@ async fn command_that_the_server_does_not_have_is_named_unless_no_lock_needs_it(
         let waits = tokio::spawn(async move { other.acquire("x").await });
         tokio::time::sleep(ms(100)).await;
         guard.release().await;
-        let next = tokio::time::timeout(PATIENCE, waits).await;
-        let next = next.unwrap_or_else(|_| panic!("the wait without {command} must end"));
+        let result = tokio::time::timeout(PATIENCE, waits).await;
+        let next = result.unwrap_or_else(|_| panic!("the wait without {command} must end"));
         next.expect("no panic")
             .expect("the lock must be free")
             .release()

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::stubborn::Treatment::{Fails, Honest, Late, Unanswered};
+use crate::support::stubborn::Treatment::{Answered, Fails, Late, Unanswered};
 use crate::support::stubborn::{Stubborn, Treatment};
 use crate::support::{PATIENCE, eventually, ms, secs};
 use quorate::node::{Node, Request};
@@ -62,15 +62,15 @@ impl World {
     fn new() -> Self {
         let extensions = Extensions::default();
         let nodes = ["a", "b", "c"].map(Stubborn::honest);
-        let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
-        let redlock = Redlock::builder().nodes(as_nodes.collect()).ttl(TTL);
+        let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+        let redlock = Redlock::builder().nodes(dyn_nodes.collect()).ttl(TTL);
         let redlock = redlock.build().expect("good settings");
         let world = Self {
             nodes,
             redlock,
             extensions,
         };
-        world.extensions_are(|_| Honest);
+        world.extensions_are(|_| Answered);
         world
     }
 
@@ -79,11 +79,11 @@ impl World {
     fn extensions_are(&self, rule: impl Fn(usize) -> Treatment + Clone + Send + 'static) {
         for (number, node) in self.nodes.iter().enumerate() {
             let (rule, extensions) = (rule.clone(), self.extensions.clone());
-            node.change(move |request| {
+            node.set_rule(move |request| {
                 extensions.note(request);
                 match request {
                     Request::Extend { .. } => rule(number),
-                    _ => Honest,
+                    _ => Answered,
                 }
             });
         }
@@ -96,7 +96,7 @@ impl World {
 
     fn stolen(&self, from: &[usize]) {
         for node in from {
-            self.nodes[*node].clone().holding("job");
+            self.nodes[*node].clone().held_by_another("job");
         }
     }
 }
@@ -201,7 +201,7 @@ async fn acquire_computes_the_validity_from_its_send_time_not_its_reply_time() {
     let first = Arc::<Mutex<Option<Instant>>>::default();
     for node in &world.nodes {
         let first = first.clone();
-        node.change(move |request| match request {
+        node.set_rule(move |request| match request {
             Request::Acquire { .. } => {
                 first
                     .lock()
@@ -209,7 +209,7 @@ async fn acquire_computes_the_validity_from_its_send_time_not_its_reply_time() {
                     .get_or_insert(Instant::now());
                 slow(0)
             }
-            _ => Honest,
+            _ => Answered,
         });
     }
     let guard = world.take("job", TTL).await;
@@ -224,7 +224,7 @@ async fn loss_is_reported_as_soon_as_a_majority_has_refused_the_renewal() {
     let guard = world.take("job", TTL).await;
     let lost = tokio::spawn(guard.lost());
     world.stolen(&[0, 1]);
-    world.extensions_are(|node| if node == 2 { Unanswered } else { Honest });
+    world.extensions_are(|node| if node == 2 { Unanswered } else { Answered });
     eventually("the extension must have reached all masters", || {
         world.extensions.all().len() == 3
     })
@@ -242,7 +242,7 @@ async fn extension_reports_a_loss_as_soon_as_a_majority_has_refused_it() {
     let world = World::new();
     let guard = world.take("job", TTL).await;
     world.stolen(&[1, 2]);
-    world.extensions_are(|node| if node == 0 { Unanswered } else { Honest });
+    world.extensions_are(|node| if node == 0 { Unanswered } else { Answered });
     let lost = tokio::spawn(guard.lost());
     let told = tokio::time::timeout(SOON, guard.extend(TTL)).await;
     let taken_away = Err(ExtendError::Lost(LossCause::TakenAway));
@@ -261,14 +261,14 @@ async fn renewal_without_a_majority_is_repeated_before_the_next_renewal_is_due()
     let guard = world.take("job", TTL).await;
     let fault = Fault::Down("switched off".into());
     world.extensions_are(move |node| match node {
-        0 => Honest,
+        0 => Answered,
         _ => Fails(fault.clone(), Duration::ZERO),
     });
     eventually("two extensions must have reached all masters", || {
         world.extensions.all().len() >= 6
     })
     .await;
-    world.extensions_are(|_| Honest);
+    world.extensions_are(|_| Answered);
     let asked = world.extensions.all();
     let pause = asked[3].at.saturating_since(asked[0].at);
     assert!(pause < SOON, "{pause:?}");

@@ -10,7 +10,7 @@ fn warnings(of: impl FnOnce(&Redlock)) -> usize {
     let listening = listener.listen();
     of(&Redlock::in_memory(3));
     drop(listening);
-    listener.heard().matches("nothing was locked").count()
+    listener.output().matches("nothing was locked").count()
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn warning_about_an_unused_blocking_lock_request_does_not_mention_await() {
     let listening = listener.listen();
     drop(quorate::blocking::Redlock::in_memory(3).lock("job"));
     drop(listening);
-    let heard = listener.heard();
+    let heard = listener.output();
     assert!(heard.contains("Call acquire() on it"), "{heard}");
     assert!(!heard.contains("Await"), "{heard}");
 }

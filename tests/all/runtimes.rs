@@ -10,7 +10,7 @@ use quorate::node::store::{Greeting, Store, StoreNode, Table, Traits};
 use quorate::node::{Fault, NodeName};
 use quorate::{Inspection, Redlock, StatusVerdict, Wait};
 
-use crate::support::{PATIENCE, holders, masters, ms, secs, settings};
+use crate::support::{PATIENCE, count_masters_with, masters, ms, secs, settings};
 
 fn runtime() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -101,7 +101,7 @@ fn lock_is_acquired_and_renewed_without_a_tokio_runtime() {
         guard.release().await;
     });
     let until = std::time::Instant::now() + PATIENCE;
-    while holders(&masters, "job") > 0 {
+    while count_masters_with(&masters, "job") > 0 {
         assert!(
             std::time::Instant::now() < until,
             "timed out waiting for the release of the lock"
@@ -212,8 +212,8 @@ fn redlock_works_while_its_tokio_runtime_executes_no_tasks() {
     thread::scope(|scope| {
         for settings in settings {
             scope.spawn(move || {
-                let redlock = settings.wait(Wait::For(PATIENCE)).build();
-                let redlock = redlock.expect("good settings");
+                let build_result = settings.wait(Wait::For(PATIENCE)).build();
+                let redlock = build_result.expect("good settings");
                 let idle = runtime();
                 let lock = redlock.lock("job").ttl(secs(4)).acquire();
                 let guard = idle.block_on(lock).expect("free");

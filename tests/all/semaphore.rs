@@ -43,8 +43,8 @@ async fn semaphore_grants_exactly_its_number_of_permits_in_separate_slots() {
     let freed = held.pop().expect("three");
     let slot = freed.slot();
     freed.release().await;
-    let again = handles[1].semaphore("api", 3).try_acquire().await;
-    let again = again
+    let outcome = handles[1].semaphore("api", 3).try_acquire().await;
+    let again = outcome
         .expect("an answer")
         .acquired()
         .expect("the permit that is free must be acquired");
@@ -78,8 +78,8 @@ async fn semaphore_limits_concurrent_tasks_and_serves_every_task() {
             let (inside, most) = (inside.clone(), most.clone());
             tokio::spawn(async move {
                 for _ in 0..5 {
-                    let permit = redlock.semaphore("api", 3).acquire().await;
-                    let permit = permit.unwrap_or_else(|error| panic!("task {task}: {error}"));
+                    let outcome = redlock.semaphore("api", 3).acquire().await;
+                    let permit = outcome.unwrap_or_else(|error| panic!("task {task}: {error}"));
                     let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
                     most.fetch_max(now, Ordering::SeqCst);
                     assert!(
@@ -166,8 +166,8 @@ impl Node for Asked {
 #[tokio::test]
 async fn process_does_not_request_a_slot_that_it_already_holds() {
     let node = Arc::new(Asked(MemoryNode::new("m"), AtomicUsize::new(0)));
-    let redlock = Redlock::builder().nodes(vec![node.clone()]).build();
-    let redlock = redlock.expect("good settings");
+    let build_result = Redlock::builder().nodes(vec![node.clone()]).build();
+    let redlock = build_result.expect("good settings");
     let mut held = Vec::new();
     for _ in 0..8 {
         held.push(redlock.semaphore("api", 8).acquire().await.expect("free"));
@@ -247,8 +247,8 @@ async fn permit_cannot_be_downgraded() {
 #[tokio::test]
 async fn refused_permit_request_tries_another_slot_without_a_retry_delay() {
     let masters = masters(3);
-    let pauses = settings(masters.urls()).order(quorate::Order::Unordered);
-    let pauses = pauses.retry(Retry::new(secs(600), secs(600)));
+    let builder = settings(masters.urls()).order(quorate::Order::Unordered);
+    let pauses = builder.retry(Retry::new(secs(600), secs(600)));
     let redlocks = [(); 2].map(|()| pauses.clone().build().expect("good settings"));
     // Each client first tries one of the two slots at random. So both clients often try the same slot first.
     for _ in 0..12 {
@@ -257,8 +257,8 @@ async fn refused_permit_request_tries_another_slot_without_a_retry_delay() {
             redlocks[1].semaphore("api", 2),
         );
         let one = one.acquire().await.expect("free");
-        let two = tokio::time::timeout(PATIENCE, two.wait(Wait::Forever).acquire()).await;
-        let two = two.expect("at once").expect("free");
+        let outcome = tokio::time::timeout(PATIENCE, two.wait(Wait::Forever).acquire()).await;
+        let two = outcome.expect("at once").expect("free");
         assert_ne!(one.slot(), two.slot());
         one.release().await;
         two.release().await;

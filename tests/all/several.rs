@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::support::{ask_server, holders, larger_token, masters, ms, redlock, secs, settings};
+use crate::support::{
+    ask_server, count_masters_with, larger_token, masters, ms, redlock, secs, settings,
+};
 use quorate::{AcquireError, InvalidResource, Redlock, Wait};
 
 fn waits(masters: &quorate_testbed::Masters, most: Duration) -> Redlock {
@@ -95,8 +97,8 @@ async fn lock_on_an_invalid_list_of_resources_is_refused_before_anything_is_sent
     let none: [&str; 0] = [];
     let error = redlock.lock_all(none).acquire().await.expect_err("none");
     assert_eq!(refused(error), InvalidResource::Empty);
-    let unfenced = settings(masters.urls()).fencing(false).build();
-    let unfenced = unfenced.expect("good settings");
+    let build_result = settings(masters.urls()).fencing(false).build();
+    let unfenced = build_result.expect("good settings");
     let error = unfenced.lock_all(["a", "b"]).acquire().await;
     assert!(
         error
@@ -104,7 +106,7 @@ async fn lock_on_an_invalid_list_of_resources_is_refused_before_anything_is_sent
             .to_string()
             .contains("fencing")
     );
-    assert_eq!(holders(&masters, "a"), 0);
+    assert_eq!(count_masters_with(&masters, "a"), 0);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::support::stubborn::Stubborn;
-use crate::support::stubborn::Treatment::{Fails, Honest};
+use crate::support::stubborn::Treatment::{Answered, Fails};
 use crate::support::{PATIENCE, ms, secs};
 use quorate::node::memory::MemoryNode;
 use quorate::node::{Node, NodeName, Reply, Request, Subscriber};
@@ -15,7 +15,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 #[tokio::test]
 async fn waiter_that_left_the_queue_temporarily_gets_its_old_place_back() {
-    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("x"));
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).held_by_another("x"));
     let redlock = |wait| {
         let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
         let settings = Redlock::builder().nodes(nodes.collect()).ttl(secs(30));
@@ -36,7 +36,7 @@ async fn waiter_that_left_the_queue_temporarily_gets_its_old_place_back() {
     let queued = |wanted: usize| {
         let status = &status;
         async move {
-            let began = Instant::now();
+            let started_at = Instant::now();
             loop {
                 let seen = status.status("x").await.expect("the name must be valid");
                 let stands = |queue: usize| queue == wanted;
@@ -45,7 +45,7 @@ async fn waiter_that_left_the_queue_temporarily_gets_its_old_place_back() {
                     return;
                 }
                 assert!(
-                    began.elapsed() < PATIENCE,
+                    started_at.elapsed() < PATIENCE,
                     "timed out: {wanted} waiters must be in the queue: {seen:?}"
                 );
                 tokio::time::sleep(ms(5)).await;
@@ -62,19 +62,19 @@ async fn waiter_that_left_the_queue_temporarily_gets_its_old_place_back() {
     // Two of the three masters answer acquires with a fault. At its next heartbeat, the waiter `old` gets these answers
     // and leaves the queue.
     for node in &nodes[..2] {
-        node.change(|request| match request {
+        node.set_rule(|request| match request {
             Request::Acquire { .. } => Fails(Fault::Stalled, Duration::ZERO),
-            _ => Honest,
+            _ => Answered,
         });
     }
     queued(0).await;
     for node in &nodes {
-        node.change(|_| Honest);
+        node.set_rule(|_| Answered);
     }
     let young = waiting("young", secs(60));
     queued(2).await;
     for node in &nodes {
-        node.let_go("x");
+        node.release_foreign("x");
     }
     old.await.expect("no panic");
     young.await.expect("no panic");

@@ -89,7 +89,7 @@ async fn waiter_for_a_lock_kept_in_stores_is_woken_by_the_release() {
         let guard = one.acquire("nightly").await.expect("free");
         let waits = tokio::spawn(async move { other.acquire("nightly").await });
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let began = std::time::Instant::now();
+        let started_at = std::time::Instant::now();
         guard.release().await;
         let guard = waits
             .await
@@ -97,7 +97,7 @@ async fn waiter_for_a_lock_kept_in_stores_is_woken_by_the_release() {
             .expect("the waiter must get the lock");
         // Without a wake-up, the waiter would ask for the lock again at its next heartbeat: after more than three
         // seconds.
-        assert!(began.elapsed() < secs(2), "{:?}", began.elapsed());
+        assert!(started_at.elapsed() < secs(2), "{:?}", started_at.elapsed());
         guard.release().await;
     }
 }
@@ -204,8 +204,8 @@ async fn store_whose_address_leads_to_another_server_has_no_vote_until_max_ttl_h
     counted.ends.store(true, Ordering::Relaxed);
     let moved = std::time::Instant::now();
     loop {
-        let error = redlock.acquire("nightly").await;
-        let error = error.expect_err("the vote of another server must not count");
+        let outcome = redlock.acquire("nightly").await;
+        let error = outcome.expect_err("the vote of another server must not count");
         if error.details().contains("restart guard") {
             break;
         }
@@ -322,14 +322,14 @@ async fn waiters_poll_if_fewer_than_a_majority_of_masters_can_wake_them() {
         let other = redlock().expect("good");
         let waits = tokio::spawn(async move { other.acquire("nightly").await });
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let began = std::time::Instant::now();
+        let started_at = std::time::Instant::now();
         guard.release().await;
         guard = waits
             .await
             .expect("no panic")
             .expect("the waiter must get the lock");
         // Without polling, the waiter would ask for the lock again at its next heartbeat: after five seconds.
-        assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
+        assert!(started_at.elapsed() < secs(3), "{:?}", started_at.elapsed());
     }
     guard.release().await;
 }

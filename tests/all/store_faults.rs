@@ -217,13 +217,16 @@ impl Session for BooksSession {
 
 /// Acquires the lock without joining the queue, by repeated attempts until the lock is free.
 async fn seize(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     loop {
         let tried = redlock.lock(resource).renewal(false).try_acquire().await;
         if let Ok(Some(guard)) = tried.map(quorate::TryAcquire::acquired) {
             return guard;
         }
-        assert!(began.elapsed() < secs(20), "{resource} must become free");
+        assert!(
+            started_at.elapsed() < secs(20),
+            "{resource} must become free"
+        );
         tokio::time::sleep(ms(5)).await;
     }
 }
@@ -231,8 +234,8 @@ async fn seize(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
 #[tokio::test]
 async fn panic_of_a_driver_is_a_fault_that_is_permanent_after_three_in_a_row() {
     let books = Books::new(true);
-    let redlock = books.redlock().wait(quorate::Wait::Forever);
-    let redlock = redlock.build().expect("good settings");
+    let builder = books.redlock().wait(quorate::Wait::Forever);
+    let redlock = builder.build().expect("good settings");
     // After two panics, the third connection succeeds.
     books.state().panics = 2;
     let guard = tokio::time::timeout(secs(20), redlock.acquire("x")).await;
@@ -272,8 +275,8 @@ async fn lock_extended_at_a_slow_store_is_invalid_when_another_client_gets_it() 
     slow.late.store(300, Ordering::Relaxed);
     let (one, other) = (slow.redlock().build(), quick.redlock().build());
     let (one, other) = (one.expect("good"), other.expect("good"));
-    let guard = one.lock("nightly").renewal(false).acquire().await;
-    let guard = guard.expect("free");
+    let outcome = one.lock("nightly").renewal(false).acquire().await;
+    let guard = outcome.expect("free");
     guard
         .extend(secs(4))
         .await
@@ -322,8 +325,8 @@ async fn recreated_record_is_not_mistaken_for_the_deleted_record() {
     let reader = || books.redlock().build().expect("good");
     let writer = reader();
     let crashed = reader();
-    let first = crashed.lock("doc").shared().renewal(false).acquire().await;
-    let first = first.expect("free");
+    let outcome = crashed.lock("doc").shared().renewal(false).acquire().await;
+    let first = outcome.expect("free");
     let tried = writer.try_acquire("doc").await.expect("no fault");
     assert!(
         tried.acquired().is_none(),
@@ -334,8 +337,8 @@ async fn recreated_record_is_not_mistaken_for_the_deleted_record() {
     books.state().records.clear();
     tokio::time::sleep(ms(500)).await;
     let other = reader();
-    let second = other.lock("doc").shared().renewal(false).acquire().await;
-    let second = second.expect("free");
+    let result = other.lock("doc").shared().renewal(false).acquire().await;
+    let second = result.expect("free");
     let tried = writer.try_acquire("doc").await.expect("no fault");
     assert!(
         tried.acquired().is_none(),
@@ -389,11 +392,11 @@ async fn lock_is_released_if_the_session_closes_before_the_grant_is_answered() {
     let both = tokio::join!(one.try_acquire(), other.try_acquire());
     assert!(both.0.is_err() && both.1.is_err(), "{both:?}");
     books.state().closes_after = None;
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     drop(seize(&redlock, "one").await);
     drop(seize(&redlock, "other").await);
     // A lock that was not released would block this acquire until the end of its TTL.
-    assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
+    assert!(started_at.elapsed() < secs(3), "{:?}", started_at.elapsed());
 }
 
 #[tokio::test]
@@ -404,19 +407,19 @@ async fn restart_guard_set_to_after_first_contact_rejects_only_a_restarted_store
     let redlock = books.redlock().restart_guard(guard).build().expect("good");
     let quarantined = async || redlock.inspect().await[0].quarantined;
     assert_eq!(quarantined().await, None);
-    let first = redlock.try_acquire("nightly").await;
-    let first = first.expect("first contact").acquired().expect("free");
+    let outcome = redlock.try_acquire("nightly").await;
+    let first = outcome.expect("first contact").acquired().expect("free");
     first.release().await;
     let disk = books.state().clone();
     books.restart_with(disk);
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     loop {
         let why = redlock.try_acquire("nightly").await.unwrap_err();
         if why.details().contains("restart guard") {
             break;
         }
         // The first requests after the restart may fail because their connection is closed.
-        assert!(began.elapsed() < secs(2), "{why}");
+        assert!(started_at.elapsed() < secs(2), "{why}");
         tokio::time::sleep(ms(5)).await;
     }
     let left = quarantined()
@@ -486,13 +489,13 @@ async fn quota_is_reported_as_lost_after_a_restart_of_its_store() {
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
     let disk = books.state().clone();
     books.restart_with(disk);
-    let began = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     let error = loop {
         match quota.take(1).await.expect_err(
             "the take must fail, because the value was written in an earlier server run",
         ) {
             // The first requests after the restart may fail because their connection is closed.
-            ValueError::NotAcquired(_) if began.elapsed() < secs(2) => {}
+            ValueError::NotAcquired(_) if started_at.elapsed() < secs(2) => {}
             error => break error,
         }
     };
@@ -503,13 +506,13 @@ async fn quota_is_reported_as_lost_after_a_restart_of_its_store() {
 async fn slow_connection_to_a_store_is_awaited_up_to_its_time_limit() {
     let books = Books::new(true);
     books.state().connects_in = 100;
-    let redlock = books.redlock().connect_timeout(secs(10));
-    let redlock = redlock.build().expect("good");
+    let builder = books.redlock().connect_timeout(secs(10));
+    let redlock = builder.build().expect("good");
     drop(redlock.acquire("nightly").await.expect("free"));
     books.state().connects_in = 60_000;
     let redlock = books.redlock().connect_timeout(ms(100)).build();
-    let why = redlock.expect("good").try_acquire("nightly").await;
-    let why = why.unwrap_err().details();
+    let outcome = redlock.expect("good").try_acquire("nightly").await;
+    let why = outcome.unwrap_err().details();
     assert!(
         why.contains("no connection within 100ms") || why.contains("connecting"),
         "{why}"

@@ -22,7 +22,7 @@ use crate::support::{larger_token, secs};
 
 /// A runtime of the library for these tests: a clock and timers in tokio's time, and random numbers.
 struct World {
-    began: tokio::time::Instant,
+    started_at: tokio::time::Instant,
     /// The time of the wall clock at the start of the test, in microseconds since 1970. The clocks of the stores show
     /// the same time.
     wall: u64,
@@ -32,7 +32,7 @@ struct World {
 impl World {
     fn new() -> Self {
         Self {
-            began: tokio::time::Instant::now(),
+            started_at: tokio::time::Instant::now(),
             wall: wall_micros(),
             drawn: AtomicU64::new(1),
         }
@@ -46,11 +46,11 @@ fn wall_micros() -> u64 {
 
 impl Runtime for World {
     fn now(&self) -> Instant {
-        Instant::from_nanos(1_000_000_000 + self.began.elapsed().as_nanos() as u64)
+        Instant::from_nanos(1_000_000_000 + self.started_at.elapsed().as_nanos() as u64)
     }
 
     fn wall_micros(&self) -> u64 {
-        self.wall + self.began.elapsed().as_micros() as u64
+        self.wall + self.started_at.elapsed().as_micros() as u64
     }
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
@@ -161,12 +161,12 @@ async fn store_announces_a_new_leader_to_an_observer_that_waited_for_minutes() {
     // The store forgets an observer after a minute. The observer must register again in time, although it polls only
     // every 400 s.
     tokio::time::sleep(secs(150)).await;
-    let began = tokio::time::Instant::now();
+    let started_at = tokio::time::Instant::now();
     let leads = candidate.election("boss").campaign("here").await;
     let leads =
         leads.expect("the candidate must become the leader, because no other candidate leads");
     assert_eq!(seen.await.expect("no panic"), Some(leads.term()));
-    assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
+    assert!(started_at.elapsed() < secs(5), "{:?}", started_at.elapsed());
 }
 
 /// A store that the test can make unreachable with `away`.

@@ -205,9 +205,9 @@ fn table_of_test_tiers_shows_the_seeds_of_each_tier() {
 #[test]
 fn table_of_test_tiers_shows_the_random_sequences_of_each_tier() {
     let code = text("nodes/contract/src/suite.rs");
-    let start = "const EACH: Sequences = Sequences::of(";
+    let start = "const SEQUENCES_PER_KIND: Sequences = Sequences::new(";
     let line = code.lines().find_map(|line| line.strip_prefix(start));
-    let counts = numbers(line.expect("the constant EACH"));
+    let counts = numbers(line.expect("the constant SEQUENCES_PER_KIND"));
     // Each comparison runs two kinds of sequences.
     shows(
         "random sequences on MariaDB and on ZooKeeper",

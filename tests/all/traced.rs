@@ -31,13 +31,13 @@ async fn master_whose_connection_breaks_again_and_again_causes_few_warnings() {
             killed.expect("alive");
         }
         tokio::time::sleep(ms(20)).await;
-        lost = listener.heard().matches("connection lost").count();
+        lost = listener.output().matches("connection lost").count();
         if lost >= 10 {
             break;
         }
     }
     assert!(lost >= 10, "{lost}");
-    let heard = listener.heard();
+    let heard = listener.output();
     assert!(
         warnings(&heard, "connection lost") <= 4,
         "1 to 4 of the {lost} lost connections must cause a warning: {heard}"
@@ -54,16 +54,16 @@ async fn heard_of_a_lock_lost_without_a_majority() -> String {
     let listener = support::listener::Listener::default();
     let _listening = listener.listen();
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
-    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
-    let redlock = Redlock::builder().nodes(as_nodes.collect()).ttl(ms(900));
+    let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let redlock = Redlock::builder().nodes(dyn_nodes.collect()).ttl(ms(900));
     let redlock = redlock.build().expect("good settings");
     let guard = take(&redlock, "job").await;
     for node in &nodes[..2] {
-        node.change(|_| Fails(Fault::Down("switched off".into()), Duration::ZERO));
+        node.set_rule(|_| Fails(Fault::Down("switched off".into()), Duration::ZERO));
     }
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::Expired));
-    listener.heard()
+    listener.output()
 }
 
 #[tokio::test]

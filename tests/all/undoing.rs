@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::stubborn::Treatment::{Fails, Honest, Late};
+use crate::support::stubborn::Treatment::{Answered, Fails, Late};
 use crate::support::stubborn::{Stubborn, Treatment};
 use crate::support::{eventually, ms, secs};
 use quorate::node::{Node, Request};
@@ -12,7 +12,7 @@ use quorate::{Fault, Instant, Redlock, RedlockBuilder, Retry, Wait};
 use quorate_contract::requests;
 
 /// Ten minutes, which is longer than any test of this file waits.
-const FAR: Duration = secs(600);
+const TEN_MINUTES: Duration = secs(600);
 
 /// The delay with which the slowest master answers releases. A waiter's next attempt must wait for these answers.
 const SLOW: Duration = ms(400);
@@ -21,9 +21,9 @@ fn eager(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
     let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     Redlock::builder()
         .nodes(nodes.collect())
-        .max_ttl(FAR)
-        .ttl(FAR)
-        .heartbeat(FAR)
+        .max_ttl(TEN_MINUTES)
+        .ttl(TEN_MINUTES)
+        .heartbeat(TEN_MINUTES)
         .retry(Retry::new(ms(1), ms(1)))
         .wait(Wait::Forever)
 }
@@ -52,9 +52,9 @@ async fn failed_attempt_withdraws_its_lock_request_before_it_sends_releases() {
         if let Request::Release { claim, .. } = request {
             seen.lock().expect("no panic").push(claim.is_withdrawn());
         }
-        Honest
+        Answered
     });
-    let held = ["b", "c"].map(|name| Stubborn::honest(name).holding("job"));
+    let held = ["b", "c"].map(|name| Stubborn::honest(name).held_by_another("job"));
     let [b, c] = held;
     let nodes = [grants, b, c];
     for settings in [
@@ -79,7 +79,7 @@ async fn lock_request_is_withdrawn_before_its_lock_is_released() {
             if let Request::Release { claim, .. } = request {
                 seen.lock().expect("no panic").push(claim.is_withdrawn());
             }
-            Honest
+            Answered
         })
     });
     let redlock = eager(&nodes).build().expect("good settings");
@@ -106,11 +106,11 @@ async fn next_attempt_is_made_only_after_every_master_has_undone_the_failed_atte
                 undos.note();
                 Late(SLOW)
             }
-            _ => Honest,
+            _ => Answered,
         });
         let quick = Stubborn::new("b", move |request| match request {
             Request::Acquire { .. } => Fails(late(), Duration::ZERO),
-            _ => Honest,
+            _ => Answered,
         });
         let settings = eager(&[Stubborn::honest("a"), quick, slow]);
         let settings = if unordered {
@@ -136,7 +136,7 @@ async fn next_attempt_is_made_only_after_every_master_has_undone_the_failed_atte
 /// removed it from the queue.
 #[tokio::test]
 async fn waiter_retries_only_after_all_masters_removed_it_from_the_queue() {
-    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).held_by_another("job"));
     let (asked, left) = (Times::default(), Times::default());
     let redlock = eager(&nodes).build().expect("good settings");
     let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
@@ -155,22 +155,22 @@ async fn waiter_retries_only_after_all_masters_removed_it_from_the_queue() {
         let down = |request: &Request| -> Treatment {
             match request {
                 Request::Acquire { .. } => Fails(Fault::Down("off".into()), Duration::ZERO),
-                _ => Honest,
+                _ => Answered,
             }
         };
-        node.change(down);
+        node.set_rule(down);
     }
     let (attempts, leaves) = (asked.clone(), left.clone());
-    nodes[0].change(move |request| match request {
+    nodes[0].set_rule(move |request| match request {
         Request::Acquire { .. } => {
             attempts.note();
-            Honest
+            Answered
         }
         Request::Release { leave: true, .. } => {
             leaves.note();
             Late(SLOW)
         }
-        _ => Honest,
+        _ => Answered,
     });
     eventually("the waiter must be in the queue again", || {
         let left = left.all();

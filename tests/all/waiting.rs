@@ -21,9 +21,12 @@ const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Waits until `seen` returns true. If it has not returned true after `limit`, the test fails with the message `what`.
 async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
-    let began = Instant::now();
+    let started_at = Instant::now();
     while !seen() {
-        assert!(began.elapsed() < limit, "timed out after {limit:?}: {what}");
+        assert!(
+            started_at.elapsed() < limit,
+            "timed out after {limit:?}: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -143,12 +146,12 @@ async fn waiters_of_many_processes_are_served_in_order() {
         Some(8),
         "{status:?}"
     );
-    let began = Instant::now();
+    let started_at = Instant::now();
     first.release().await;
     for task in tasks {
         task.await.expect("no panic");
     }
-    println!("8 hand-overs in {:?}", began.elapsed());
+    println!("8 hand-overs in {:?}", started_at.elapsed());
     let order = std::mem::take(&mut *order.lock().expect("not poisoned"));
     assert_eq!(
         order.iter().map(|(n, _)| *n).collect::<Vec<_>>(),
@@ -226,7 +229,7 @@ async fn status_shows_which_process_waits_and_since_when() {
     let guard = holder.acquire("x").await.expect("free");
     // The start of the wait is part of the waiter's id, in whole milliseconds. So allow for one millisecond of
     // rounding.
-    let began = SystemTime::now() - Duration::from_millis(1);
+    let started_at = SystemTime::now() - Duration::from_millis(1);
     // The second task waits in the queue of this process, behind the first task.
     let [first, second] = [(); 2].map(|()| tokio::spawn(waiter.lock("x").acquire()));
     within(PATIENCE, "the first task must be queued", || {
@@ -248,7 +251,7 @@ async fn status_shows_which_process_waits_and_since_when() {
     assert_eq!(shown.host, Some(host));
     assert_eq!(shown.pid, Some(std::process::id()));
     let since = shown.since.expect("a time");
-    assert!(since >= began && since <= joined, "{shown:?}");
+    assert!(since >= started_at && since <= joined, "{shown:?}");
     let who = (&unknown.host, unknown.pid, unknown.since);
     assert_eq!(who, (&None, None, None));
 
@@ -296,9 +299,9 @@ async fn lock_whose_fixed_lease_has_ended_can_be_acquired_by_the_same_process() 
 /// Tests a task that is second in the local queue. Its wait limit ends while the first task makes an attempt.
 #[tokio::test(start_paused = true)]
 async fn waiter_behind_a_local_task_times_out_soon_after_that_tasks_attempt() {
-    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).holding("job"));
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).held_by_another("job"));
     for node in &nodes {
-        node.change(|_| Treatment::Late(ms(200)));
+        node.set_rule(|_| Treatment::Late(ms(200)));
     }
     let nodes: Vec<Arc<dyn Node>> = nodes.into_iter().map(|node| node as _).collect();
     let builder = Redlock::builder().nodes(nodes).node_timeout(ms(50));
@@ -306,10 +309,10 @@ async fn waiter_behind_a_local_task_times_out_soon_after_that_tasks_attempt() {
     let first = redlock.lock("job").wait(Wait::For(secs(10)));
     let first = tokio::spawn(async move { first.acquire().await.map(drop) });
     tokio::task::yield_now().await;
-    let began = tokio::time::Instant::now();
+    let started_at = tokio::time::Instant::now();
     let second = redlock.lock("job").wait(Wait::For(ms(10))).acquire().await;
     second.expect_err("another client holds the lock");
-    let waited = began.elapsed();
+    let waited = started_at.elapsed();
     assert!(
         waited < ms(400),
         "the waiter must return soon after the first attempt has ended, but returned after {waited:?}"

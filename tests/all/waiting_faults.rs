@@ -29,7 +29,7 @@ fn redlock(masters: &Masters) -> Redlock {
 
 /// Waits until `count` waiters are queued on at least one master.
 async fn queued(redlock: &Redlock, resource: &str, count: usize) {
-    let began = Instant::now();
+    let started_at = Instant::now();
     loop {
         let status = redlock
             .status(resource)
@@ -43,7 +43,7 @@ async fn queued(redlock: &Redlock, resource: &str, count: usize) {
             return;
         }
         assert!(
-            began.elapsed() < STALLED,
+            started_at.elapsed() < STALLED,
             "timed out: {count} waiters must be in the queue: {status:?}"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -144,11 +144,11 @@ async fn killed_first_waiter_delays_later_waiters_by_at_most_one_heartbeat_time(
     let others = tokio::spawn(all_get_it(many(&masters, 5), "x"));
     queued(&holder, "x", 6).await;
     dead.kill();
-    let began = Instant::now();
+    let started_at = Instant::now();
     guard.release().await;
     assert_eq!(others.await.expect("no panic"), 5);
     // The killed waiter may delay the other waiters by at most the heartbeat time, which is half a TTL.
-    let took = began.elapsed();
+    let took = started_at.elapsed();
     assert!(took < STALLED / 3, "{took:?}");
 }
 
@@ -157,7 +157,7 @@ async fn killed_holder_delays_twenty_waiters_by_its_ttl_only() {
     let masters = Masters::start(5).expect("five masters");
     let watcher = redlock(&masters);
     let mut dead = Process::start(&masters, "x");
-    let began = Instant::now();
+    let started_at = Instant::now();
     while watcher
         .status("x")
         .await
@@ -171,7 +171,7 @@ async fn killed_holder_delays_twenty_waiters_by_its_ttl_only() {
         })
     {
         assert!(
-            began.elapsed() < STALLED,
+            started_at.elapsed() < STALLED,
             "timed out: the other process must acquire the lock"
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -338,11 +338,11 @@ async fn waiter_keeps_its_queue_position_while_a_minority_of_masters_hangs() {
 async fn acquire_whose_wait_is_shorter_than_a_round_trip_makes_one_full_attempt() {
     let masters = Masters::start(3).expect("three masters");
     let wait = Wait::For(Duration::from_nanos(1));
-    let patient = settings()
+    let builder = settings()
         .node_timeout(TTL / 4)
         .connect_timeout(STALLED)
         .masters(masters.urls());
-    let patient = patient.build().expect("good settings");
+    let patient = builder.build().expect("good settings");
     let guard = patient.lock("x").wait(wait).acquire().await;
     guard.expect("the lock must be free").release().await;
 }

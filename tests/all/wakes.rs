@@ -3,20 +3,20 @@
 
 use std::time::Duration;
 
-use crate::support::waiter::{Waiter, gets_it};
+use crate::support::waiter::{Waiter, wait_for_guard};
 use crate::support::{ask_server, eventually, masters, secs, settings, take};
 use quorate::{Redlock, Retry, Wait};
 use quorate_testbed::{Masters, Reply};
 
 /// Ten minutes, which is longer than any test of this file waits.
-const FAR: Duration = secs(600);
+const TEN_MINUTES: Duration = secs(600);
 
 fn process(masters: &Masters) -> Redlock {
     let settings = settings(masters.urls())
-        .max_ttl(FAR)
-        .ttl(FAR)
-        .heartbeat(FAR)
-        .retry(Retry::new(FAR, FAR))
+        .max_ttl(TEN_MINUTES)
+        .ttl(TEN_MINUTES)
+        .heartbeat(TEN_MINUTES)
+        .retry(Retry::new(TEN_MINUTES, TEN_MINUTES))
         .node_timeout(secs(5))
         .wait(Wait::Forever);
     settings.build().expect("good settings")
@@ -53,9 +53,9 @@ async fn each_release_wakes_the_next_waiter() {
     let first = waits(&masters, 1).await;
     let second = waits(&masters, 2).await;
     guard.release().await;
-    let guard = gets_it(first).await;
+    let guard = wait_for_guard(first).await;
     drop(guard);
-    gets_it(second).await.release().await;
+    wait_for_guard(second).await.release().await;
 }
 
 #[tokio::test]
@@ -74,7 +74,7 @@ async fn waiter_is_woken_after_its_connections_were_replaced() {
     })
     .await;
     guard.release().await;
-    gets_it(waiter).await.release().await;
+    wait_for_guard(waiter).await.release().await;
 }
 
 #[tokio::test]
@@ -88,5 +88,5 @@ async fn waiter_that_leaves_while_the_lock_is_free_wakes_the_next_waiter() {
         ask_server(master, &["DEL", "job"]);
     }
     first.abort();
-    gets_it(second).await.release().await;
+    wait_for_guard(second).await.release().await;
 }

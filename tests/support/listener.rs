@@ -12,7 +12,7 @@ use tracing::{Dispatch, Event, Metadata, Subscriber};
 /// Records every span and event of every level, with all fields.
 #[derive(Clone, Default)]
 pub(crate) struct Listener {
-    heard: Arc<Mutex<String>>,
+    output: Arc<Mutex<String>>,
     spans: Arc<AtomicU64>,
 }
 
@@ -22,14 +22,14 @@ impl Listener {
         listen(self.clone())
     }
 
-    pub(crate) fn heard(&self) -> String {
-        self.heard.lock().expect("no panic").clone()
+    pub(crate) fn output(&self) -> String {
+        self.output.lock().expect("no panic").clone()
     }
 
-    fn note(&self, fields: impl FnOnce(&mut Pen<'_>)) {
-        let mut heard = self.heard.lock().expect("no panic");
-        fields(&mut Pen(&mut heard));
-        heard.push('\n');
+    fn append_fields(&self, fields: impl FnOnce(&mut FieldWriter<'_>)) {
+        let mut output = self.output.lock().expect("no panic");
+        fields(&mut FieldWriter(&mut output));
+        output.push('\n');
     }
 }
 
@@ -38,14 +38,15 @@ impl Listener {
 /// Also creates a second subscriber, which ignores everything. While only one subscriber exists, `tracing` may disable
 /// an event permanently if a thread without a subscriber sends this event first.
 pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync) -> DefaultGuard {
-    static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
-    LazyLock::force(&SECOND);
+    static IGNORING_SUBSCRIBER: LazyLock<Dispatch> =
+        LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
+    LazyLock::force(&IGNORING_SUBSCRIBER);
     tracing::subscriber::set_default(subscriber)
 }
 
-struct Pen<'a>(&'a mut String);
+struct FieldWriter<'a>(&'a mut String);
 
-impl Visit for Pen<'_> {
+impl Visit for FieldWriter<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let _ = write!(self.0, "{}={value:?} ", field.name());
     }
@@ -57,20 +58,20 @@ impl Subscriber for Listener {
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
-        self.note(|pen| span.record(pen));
+        self.append_fields(|writer| span.record(writer));
         Id::from_u64(1 + self.spans.fetch_add(1, Ordering::Relaxed))
     }
 
     fn record(&self, _: &Id, values: &Record<'_>) {
-        self.note(|pen| values.record(pen));
+        self.append_fields(|writer| values.record(writer));
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        self.note(|pen| {
-            event.record(pen);
-            let _ = write!(pen.0, "level={}", event.metadata().level());
+        self.append_fields(|writer| {
+            event.record(writer);
+            let _ = write!(writer.0, "level={}", event.metadata().level());
         });
     }
 

@@ -40,11 +40,11 @@ pub(crate) fn redlock(masters: &Masters) -> Redlock {
 /// `n` masters in memory, and a `Redlock` over them.
 pub(crate) fn memory(n: usize) -> (Vec<MemoryNode>, Redlock) {
     let nodes: Vec<_> = (0..n).map(|n| MemoryNode::new(&format!("m{n}"))).collect();
-    let as_nodes = nodes
+    let dyn_nodes = nodes
         .iter()
         .map(|node| Arc::new(node.clone()) as Arc<dyn Node>);
     let redlock = Redlock::builder()
-        .nodes(as_nodes.collect())
+        .nodes(dyn_nodes.collect())
         .wait(Wait::For(secs(5)));
     (nodes, redlock.build().expect("good settings"))
 }
@@ -80,12 +80,12 @@ pub(crate) fn has_key(server: &Server, key: &str) -> bool {
 }
 
 /// The number of masters that hold `key`.
-pub(crate) fn holders(masters: &Masters, key: &str) -> usize {
+pub(crate) fn count_masters_with(masters: &Masters, key: &str) -> usize {
     masters.iter().filter(|server| has_key(server, key)).count()
 }
 
 /// The number of connections that this library has to a server. All of them use TCP.
-pub(crate) fn connections(server: &Server) -> usize {
+pub(crate) fn count_connections(server: &Server) -> usize {
     let list = ask_server(server, &["CLIENT", "LIST"]);
     let list = list.text().unwrap_or_default().into_owned();
     // The connection that sends this command uses the Unix socket, so it is not counted.

@@ -15,7 +15,7 @@ use super::{ms, secs};
 #[derive(Clone, Debug)]
 pub(crate) enum Treatment {
     /// The request is executed and answered immediately.
-    Honest,
+    Answered,
     /// The request is executed and never answered, which violates the contract of a node.
     Unanswered,
     /// After this time, the request is executed, and then answered immediately.
@@ -32,7 +32,7 @@ pub(crate) struct Stubborn {
     rule: Mutex<Rule>,
     /// The reply handles of requests that are never answered. They are kept, because dropping a handle would answer its
     /// request with an error.
-    kept: Mutex<Vec<Reply>>,
+    unanswered_replies: Mutex<Vec<Reply>>,
 }
 
 impl Stubborn {
@@ -43,17 +43,17 @@ impl Stubborn {
         Arc::new(Self {
             master: MemoryNode::new(name),
             rule: Mutex::new(Box::new(rule)),
-            kept: Mutex::default(),
+            unanswered_replies: Mutex::default(),
         })
     }
 
     /// A node that executes and answers every request immediately.
     pub(crate) fn honest(name: &str) -> Arc<Self> {
-        Self::new(name, |_| Treatment::Honest)
+        Self::new(name, |_| Treatment::Answered)
     }
 
     /// Sets the lock key as if another client held the lock, and returns this node.
-    pub(crate) fn holding(self: Arc<Self>, key: &str) -> Arc<Self> {
+    pub(crate) fn held_by_another(self: Arc<Self>, key: &str) -> Arc<Self> {
         self.master.with_master(|master, now| {
             let ttl = Some(Duration::from_secs(600));
             master.put_text(now, key.as_bytes(), b"somebody else", ttl);
@@ -61,8 +61,8 @@ impl Stubborn {
         self
     }
 
-    /// Deletes the lock key that `holding` has set, as the other client would, but without waking any waiter.
-    pub(crate) fn let_go(&self, key: &str) {
+    /// Deletes the lock key that `held_by_another` has set, as the other client would, but without waking any waiter.
+    pub(crate) fn release_foreign(&self, key: &str) {
         self.master.with_master(|master, now| {
             // Setting a TTL of zero deletes the key.
             master.put_text(now, key.as_bytes(), b"", Some(Duration::ZERO));
@@ -70,7 +70,7 @@ impl Stubborn {
     }
 
     /// Replaces the rule by which this node treats requests.
-    pub(crate) fn change(&self, rule: impl FnMut(&Request) -> Treatment + Send + 'static) {
+    pub(crate) fn set_rule(&self, rule: impl FnMut(&Request) -> Treatment + Send + 'static) {
         *self.rule.lock().expect("no panic") = Box::new(rule);
     }
 }
@@ -83,10 +83,13 @@ impl Node for Stubborn {
     fn send(&self, request: Request, reply: Reply) {
         let treatment = (self.rule.lock().expect("no panic"))(&request);
         match treatment {
-            Treatment::Honest => self.master.send(request, reply),
+            Treatment::Answered => self.master.send(request, reply),
             Treatment::Unanswered => {
                 self.master.send(request, Reply::ignored());
-                self.kept.lock().expect("no panic").push(reply);
+                self.unanswered_replies
+                    .lock()
+                    .expect("no panic")
+                    .push(reply);
             }
             Treatment::Late(after) => {
                 let master = self.master.clone();
@@ -117,9 +120,9 @@ impl Node for Stubborn {
 /// Three masters, each with its own rule.
 pub(crate) fn three() -> (Vec<Arc<Stubborn>>, Redlock) {
     let nodes: Vec<_> = (0..3).map(|n| Stubborn::honest(&format!("m{n}"))).collect();
-    let as_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     let redlock = Redlock::builder()
-        .nodes(as_nodes.collect())
+        .nodes(dyn_nodes.collect())
         .ttl(ms(400))
         .node_timeout(ms(50))
         .wait(Wait::For(secs(5)));

@@ -8,7 +8,7 @@ use super::PATIENCE;
 pub(crate) type Waiter = JoinHandle<Result<LockGuard, AcquireError>>;
 
 /// Waits until the task has acquired the lock, and returns the guard of the lock.
-pub(crate) async fn gets_it(waiter: Waiter) -> LockGuard {
+pub(crate) async fn wait_for_guard(waiter: Waiter) -> LockGuard {
     let outcome = tokio::time::timeout(PATIENCE, waiter).await;
     let outcome = outcome
         .expect("the waiter must get the lock")

@@ -7,7 +7,7 @@ use quorate_testbed::{Fault as Harm, Way};
 
 use super::kind::Kind;
 use super::world::{LONG_WAIT, SHORT_TTL, SlowWorld, World, granted, refused, refused_as_held};
-use crate::support::polled::{ENOUGH, polled};
+use crate::support::polled::{MAX_POLLS, poll_then_drop};
 use crate::support::{ask_server, ms, secs};
 
 pub(crate) async fn lock_is_refused_while_held_and_leaves_no_key_when_it_is_released(
@@ -36,9 +36,9 @@ pub(crate) async fn acquire_of_a_held_lock_ends_at_its_wait_limit(kind: &'static
     let world = World::new(kind).await;
     let (holder, other) = (world.client(), world.client());
     let held = world.acquire_as_rival(&holder).await;
-    let began = Instant::now();
+    let started_at = Instant::now();
     refused_as_held(kind.acquire(&other, Wait::For(ms(300))).await);
-    let waited = began.elapsed();
+    let waited = started_at.elapsed();
     // The wait should end after 300 ms. The limit is 2 s longer, because the machine may be busy.
     assert!(waited >= ms(295) && waited < ms(2_300), "{waited:?}");
     other.flush().await;
@@ -108,7 +108,7 @@ pub(crate) async fn lock_of_a_dead_client_can_be_acquired_after_its_ttl(kind: &'
     let world = World::new(kind).await;
     let (dies, proxies) = world.client_behind_proxies(&[0, 1, 2], SHORT_TTL);
     let dead = world.acquire_as_rival(&dies).await;
-    let began = Instant::now();
+    let started_at = Instant::now();
     let cuts: Vec<_> = proxies
         .iter()
         .map(|proxy| proxy.inject(Harm::Hold(Way::Both)))
@@ -117,7 +117,11 @@ pub(crate) async fn lock_of_a_dead_client_can_be_acquired_after_its_ttl(kind: &'
     refused_as_held(kind.acquire(&other, Wait::None).await);
     let held = world.acquire(&other).await;
     // The dead client may have renewed its lock before the cut, but not later.
-    assert!(began.elapsed() > SHORT_TTL / 2, "{:?}", began.elapsed());
+    assert!(
+        started_at.elapsed() > SHORT_TTL / 2,
+        "{:?}",
+        started_at.elapsed()
+    );
     if held.token().is_some() && dead.token().is_some() {
         assert!(held.token() > dead.token());
     }
@@ -133,9 +137,9 @@ pub(crate) async fn acquire_dropped_at_any_await_point_leaves_no_key(kind: &'sta
 }
 
 async fn dropped_after_any_number_of_polls(kind: &'static dyn Kind, delays: [u64; 3]) {
-    for polls in 1..=ENOUGH {
+    for polls in 1..=MAX_POLLS {
         let world = SlowWorld::new(kind, delays).await;
-        let acquired = polled(kind.acquire(&world.here, LONG_WAIT), polls).await;
+        let acquired = poll_then_drop(kind.acquire(&world.here, LONG_WAIT), polls).await;
         let is_done = acquired.is_some();
         drop(acquired.map(granted));
         world
@@ -149,7 +153,7 @@ async fn dropped_after_any_number_of_polls(kind: &'static dyn Kind, delays: [u64
             return;
         }
     }
-    panic!("the acquire must complete in at most {ENOUGH} polls");
+    panic!("the acquire must complete in at most {MAX_POLLS} polls");
 }
 
 pub(crate) async fn acquire_dropped_at_any_time_leaves_no_key_on_real_masters(
@@ -158,8 +162,8 @@ pub(crate) async fn acquire_dropped_at_any_time_leaves_no_key_on_real_masters(
     let world = World::new(kind).await;
     let redlock = world.client();
     world.acquire(&redlock).await.release().await;
-    for polls in 1..=ENOUGH {
-        let acquired = polled(kind.acquire(&redlock, LONG_WAIT), polls).await;
+    for polls in 1..=MAX_POLLS {
+        let acquired = poll_then_drop(kind.acquire(&redlock, LONG_WAIT), polls).await;
         let is_done = acquired.is_some();
         drop(acquired.map(granted));
         redlock.flush().await;
@@ -186,7 +190,7 @@ pub(crate) async fn waiting_acquire_dropped_at_any_await_point_leaves_no_key(
 }
 
 async fn dropped_after_any_number_of_polls_while_held(kind: &'static dyn Kind, delays: [u64; 3]) {
-    for polls in 1..=ENOUGH {
+    for polls in 1..=MAX_POLLS {
         let world = SlowWorld::new(kind, delays).await;
         let held = granted(kind.acquire_as_rival(&world.there, LONG_WAIT).await);
         let releases = async {
@@ -194,7 +198,7 @@ async fn dropped_after_any_number_of_polls_while_held(kind: &'static dyn Kind, d
             held.release().await;
         };
         let acquires = async {
-            let acquired = polled(kind.acquire(&world.here, LONG_WAIT), polls).await;
+            let acquired = poll_then_drop(kind.acquire(&world.here, LONG_WAIT), polls).await;
             acquired.map(granted).is_some()
         };
         let ((), is_done) = futures::future::join(releases, acquires).await;
@@ -206,7 +210,7 @@ async fn dropped_after_any_number_of_polls_while_held(kind: &'static dyn Kind, d
             return;
         }
     }
-    panic!("the acquire must complete in at most {ENOUGH} polls");
+    panic!("the acquire must complete in at most {MAX_POLLS} polls");
 }
 
 pub(crate) async fn client_without_fencing_is_refused_or_gets_no_token(kind: &'static dyn Kind) {

@@ -8,7 +8,7 @@ use quorate_testbed::{Fault as Harm, Way};
 
 use super::kind::Kind;
 use super::world::{LONG_WAIT, SHORT_TTL, World, granted, refused_as_held};
-use crate::support::polled::polled;
+use crate::support::polled::poll_then_drop;
 use crate::support::{PATIENCE, ask_server, eventually, has_key, ms, secs};
 
 async fn in_time<T>(future: impl Future<Output = T>) -> T {
@@ -153,7 +153,7 @@ pub(crate) async fn lock_of_a_dead_holder_can_be_acquired_after_its_ttl(kind: &'
     let world = World::new(kind).await;
     let (dies, proxies) = world.client_behind_proxies(&[0, 1, 2], SHORT_TTL);
     let dead = world.acquire(&dies).await;
-    let began = Instant::now();
+    let started_at = Instant::now();
     let cuts: Vec<_> = proxies
         .iter()
         .map(|proxy| proxy.inject(Harm::Hold(Way::Both)))
@@ -162,7 +162,11 @@ pub(crate) async fn lock_of_a_dead_holder_can_be_acquired_after_its_ttl(kind: &'
     refused_as_held(kind.acquire_as_rival(&other, Wait::None).await);
     let next = world.acquire_as_rival(&other).await;
     // The dead holder may have renewed its lock before the cut, but not later.
-    assert!(began.elapsed() > SHORT_TTL / 2, "{:?}", began.elapsed());
+    assert!(
+        started_at.elapsed() > SHORT_TTL / 2,
+        "{:?}",
+        started_at.elapsed()
+    );
     if next.token().is_some() {
         assert!(next.token() > dead.token());
     }
@@ -208,7 +212,7 @@ pub(crate) async fn lock_on_memory_masters_leaves_no_key_after_max_hold_or_a_dro
         let held = granted(kind.acquire(&redlock, LONG_WAIT).await);
         assert_eq!(in_time(held.lost()).await, LossCause::MaxHold);
         drop(held);
-        drop(polled(kind.acquire(&redlock, LONG_WAIT), 1).await);
+        drop(poll_then_drop(kind.acquire(&redlock, LONG_WAIT), 1).await);
         redlock.flush().await;
         assert!(redlock.list("").await.locks.is_empty());
     }

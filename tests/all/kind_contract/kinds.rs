@@ -35,8 +35,8 @@ pub(crate) struct Quota;
 /// Makes the request of a lock, and sends it.
 fn acquire(request: LockRequest, wait: Wait) -> BoxFuture<'static, Acquired> {
     Box::pin(async move {
-        let guard = request.wait(wait).acquire().await;
-        let guard = guard.map_err(ValueError::NotAcquired)?;
+        let outcome = request.wait(wait).acquire().await;
+        let guard = outcome.map_err(ValueError::NotAcquired)?;
         Ok(Box::new(guard) as Box<dyn Held>)
     })
 }
@@ -214,8 +214,8 @@ impl Kind for Leader {
     fn acquire(&self, redlock: &Redlock, wait: Wait) -> BoxFuture<'static, Acquired> {
         let election = redlock.election(NAME).wait(wait);
         Box::pin(async move {
-            let leadership = election.campaign("10.0.0.1:9000").await;
-            let leadership = leadership.map_err(ValueError::NotAcquired)?;
+            let outcome = election.campaign("10.0.0.1:9000").await;
+            let leadership = outcome.map_err(ValueError::NotAcquired)?;
             Ok(Box::new(leadership) as Box<dyn Held>)
         })
     }

@@ -10,7 +10,7 @@ use quorate_testbed::{Masters, Proxy, Reply};
 
 use super::kind::{Acquired, Held, Kind};
 use crate::support::slow::SlowNode;
-use crate::support::{self, PATIENCE, ask_server, eventually, holders, ms};
+use crate::support::{self, PATIENCE, ask_server, count_masters_with, eventually, ms};
 
 /// The limit for a wait that must succeed.
 pub(crate) const LONG_WAIT: Wait = Wait::For(PATIENCE);
@@ -105,7 +105,7 @@ impl World {
     pub(crate) async fn lock_keys_are_on_every_master(&self) {
         eventually("every master must have the lock keys", || {
             let mut keys = self.kind.lock_keys().iter();
-            keys.all(|key| holders(&self.masters, key) == 3)
+            keys.all(|key| count_masters_with(&self.masters, key) == 3)
         })
         .await;
     }

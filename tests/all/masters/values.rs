@@ -170,8 +170,11 @@ async fn change_back_to_former_masters_ignores_outdated_values_on_these_masters(
     let peas = next.quota("peas");
     assert_eq!(peas.take(7).await, Ok(Take::Taken { left: 3 }));
     peas.drop_quota().await.expect("dropped");
-    let back = scene.settings(2..5).masters_generation(1);
-    let back = back.next_masters(scene.urls(0..3)).build().expect("back");
+    let builder = scene.settings(2..5).masters_generation(1);
+    let back = builder
+        .next_masters(scene.urls(0..3))
+        .build()
+        .expect("back");
     let begun = begin_again(&back).await;
     let advice = begun.advice();
     assert!(
@@ -191,11 +194,11 @@ async fn change_back_to_former_masters_ignores_outdated_values_on_these_masters(
 
 async fn begin_again(redlock: &Redlock) -> Survey {
     let change = redlock.change().expect("a change");
-    let started = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     loop {
         match change.begin().await {
             Ok(survey) => return survey,
-            Err(error) => assert!(started.elapsed() < PATIENCE, "{error}"),
+            Err(error) => assert!(started_at.elapsed() < PATIENCE, "{error}"),
         }
         tokio::time::sleep(ms(100)).await;
     }
@@ -221,8 +224,12 @@ async fn stored_values_left_by_an_abandoned_change_are_not_used_by_the_next_chan
 ///
 /// If `reconnects` is true, the job does not end until the client has reconnected.
 async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
-    let both = scene.settings(0..3).next_masters(scene.urls(2..5));
-    let both = both.max_ttl(secs(20)).ttl(secs(20)).build().expect("both");
+    let builder = scene.settings(0..3).next_masters(scene.urls(2..5));
+    let both = builder
+        .max_ttl(secs(20))
+        .ttl(secs(20))
+        .build()
+        .expect("both");
     let change = both.change().expect("a change").allow_unknown_clients(true);
     let once = old.once("job", PERIOD);
     once.create().await.expect("created");
@@ -277,18 +284,18 @@ async fn closed_masters_refuse_writes_on_a_connection_opened_before_step_close()
         assert!(ask_server(server, &user).is_ok());
     }
     let url = |url: String| url.replace("redis://", "redis://unnamed:x@");
-    let old = settings(scene.urls(0..3).into_iter().map(url))
+    let builder = settings(scene.urls(0..3).into_iter().map(url))
         .max_ttl(secs(20))
         .ttl(secs(20));
-    let old = old.build().expect("old");
+    let old = builder.build().expect("old");
     assert!(!records_after_the_close(&scene, &old, false).await);
 }
 
 #[tokio::test]
 async fn closed_masters_refuse_writes_of_a_client_that_reconnected_after_step_close() {
     let scene = Scene::start();
-    let old = settings(scene.urls(0..3)).max_ttl(secs(20)).ttl(secs(20));
-    let old = old.build().expect("old");
+    let builder = settings(scene.urls(0..3)).max_ttl(secs(20)).ttl(secs(20));
+    let old = builder.build().expect("old");
     assert!(!records_after_the_close(&scene, &old, true).await);
 }
 
@@ -298,8 +305,8 @@ async fn closed_masters_refuse_writes_of_a_client_that_reconnected_after_step_cl
 async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     let scene = Scene::start();
     let (both, next) = (scene.both(), scene.next());
-    let hour = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let hour = hour.expect("a date").as_micros() + 3_600_000_000;
+    let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let hour = since_epoch.expect("a date").as_micros() + 3_600_000_000;
     let change = both.change().expect("a change");
     begin(&change).await;
     let owner = both.owner("order-7").expect("the id must be valid");
@@ -370,8 +377,8 @@ async fn quota_units_taken_before_a_change_of_masters_stay_taken() {
     };
     let old = told(&[0, 1, 2], &[]).build().expect("old");
     old.quota("beans").create(10).await.expect("created");
-    let both = told(&[0, 1, 2], &[]).next_masters(scene.without(&[1, 2, 3], &[]));
-    let both = both.build().expect("both");
+    let builder = told(&[0, 1, 2], &[]).next_masters(scene.without(&[1, 2, 3], &[]));
+    let both = builder.build().expect("both");
     begin(&both.change().expect("a change")).await;
     assert_eq!(take(&both, 1).await, Take::Taken { left: 9 });
     let old = told(&[0, 1, 2], &[2]).build().expect("old");
@@ -418,8 +425,8 @@ async fn change_of_masters_copies_the_stored_values_of_every_key_prefix() {
     let both = scene.both();
     begin(&both.change().expect("a change")).await;
     for prefix in ["shop:", "a-much-longer-prefix:"] {
-        let old = scene.settings(0..3).prefix(prefix);
-        let old = old.build().expect("old");
+        let builder = scene.settings(0..3).prefix(prefix);
+        let old = builder.build().expect("old");
         old.quota("beans").create(3).await.expect("created");
     }
     let other = scene.settings(0..3).prefix("a-much-longer-prefix:");
@@ -470,11 +477,11 @@ async fn step_close_fails_if_the_operator_lacks_rights_to_a_lock_key() {
         let urls = scene.urls(which).into_iter();
         urls.map(|url| url.replace("redis://", "redis://narrow:x@"))
     };
-    let both = settings(narrow(0..3))
+    let builder = settings(narrow(0..3))
         .max_ttl(MAX_TTL)
         .ttl(MAX_TTL)
         .node_timeout(ms(250));
-    let both = both.next_masters(narrow(2..5)).build().expect("both");
+    let both = builder.next_masters(narrow(2..5)).build().expect("both");
     begin(&both.change().expect("a change")).await;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let ahead = (now.expect("a date").as_micros() + 3_600_000_000).to_string();
