@@ -35,13 +35,13 @@ const TASKS: usize = 64;
 
 /// The number of acquire attempts right after the fault is injected. Each attempt leaves a pending release for every
 /// master that does not answer.
-const PENDING: usize = 704;
+const PENDING_RELEASES: usize = 704;
 
-/// The number of concurrent attempts. The [`PENDING`] attempts are made in batches of this size.
+/// The number of concurrent attempts. The [`PENDING_RELEASES`] attempts are made in batches of this size.
 const BURST: usize = 88;
 
 /// The number of locks that are held when the fault is injected.
-const HELD: usize = 8;
+const HELD_LOCKS: usize = 8;
 
 fn settings_for<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedlockBuilder {
     settings(urls)
@@ -50,7 +50,7 @@ fn settings_for<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedlockBu
 }
 
 /// An address on which no server listens.
-fn dead() -> String {
+fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there must be a free port");
     format!("redis://{}", listener.local_addr().expect("bound"))
 }
@@ -59,11 +59,11 @@ fn start(script: Script) -> Hostile {
     Hostile::start(script).expect("the hostile server must start")
 }
 
-fn relay(server: &Server, harm: Tampering) -> Script {
+fn relaying(server: &Server, tampering: Tampering) -> Script {
     let target = server.addr();
     Script::Relay {
         target,
-        tampering: harm,
+        tampering,
     }
 }
 
@@ -80,89 +80,93 @@ fn flood(first: &str, rest: &str) -> Script {
 
 /// The other two masters of a test scene, in addition to the hostile master.
 #[derive(Clone, Copy, Debug)]
-enum Company {
-    Nobody,
+enum OtherServers {
+    NoOther,
     OneGoodOneDead,
     TwoGood,
 }
 
 /// The results of all calls in one test scene.
 #[derive(Default)]
-struct Tally {
+struct CallResults {
     /// For each kind of call: its name, the largest delay beyond the time limit, and the number of calls.
-    beyond: Vec<(&'static str, Duration, u32)>,
+    excess_by_call: Vec<(&'static str, Duration, u32)>,
     /// For each acquire that got its lock: the time from the call to the acquisition.
-    paces: Vec<Duration>,
+    acquire_times: Vec<Duration>,
     /// The errors of failed acquires and extensions.
-    in_vain: Vec<String>,
+    errors: Vec<String>,
     /// The text of an error that named another holder of the lock. Such an error is wrong, because no other client ever
     /// requested the lock. `None` if there was no such error.
-    told_of_a_holder: Option<String>,
+    false_holder: Option<String>,
 }
 
-/// A test scene: a client of one hostile master and of the other masters of a [`Company`].
+/// A test scene: a client of one hostile master and of the other masters of a [`OtherServers`].
 struct Scene {
     redlock: Redlock,
     hostile: Hostile,
     name: String,
-    tally: Mutex<Tally>,
+    results: Mutex<CallResults>,
 }
 
 impl Scene {
-    /// Starts the hostile master, and a client of this master and of the masters in `company`. Before the fault is
+    /// Starts the hostile master, and a client of this master and of the masters in `others`. Before the fault is
     /// injected, the hostile master relays all commands to a good server.
-    fn set(good: &[Server], company: Company, fair: bool) -> Self {
-        let hostile = start(relay(&good[2], Tampering::None));
-        let urls = match company {
-            Company::Nobody => vec![hostile.url()],
-            Company::OneGoodOneDead => vec![good[0].url(), dead(), hostile.url()],
-            Company::TwoGood => vec![good[0].url(), good[1].url(), hostile.url()],
+    fn start_scene(good_servers: &[Server], others: OtherServers, is_fair: bool) -> Self {
+        let hostile = start(relaying(&good_servers[2], Tampering::None));
+        let urls = match others {
+            OtherServers::NoOther => vec![hostile.url()],
+            OtherServers::OneGoodOneDead => {
+                vec![good_servers[0].url(), unused_address(), hostile.url()]
+            }
+            OtherServers::TwoGood => {
+                vec![good_servers[0].url(), good_servers[1].url(), hostile.url()]
+            }
         };
         let builder = settings_for(urls);
-        let builder = if fair {
+        let builder = if is_fair {
             builder
         } else {
             builder.order(quorate::Order::Unordered)
         };
-        let order = if fair { "in order" } else { "unordered" };
+        let order_name = if is_fair { "in order" } else { "unordered" };
         Self {
             redlock: builder.build().expect("good settings"),
-            name: format!("{company:?}, {order}, {}", hostile.addr().port()),
+            name: format!("{others:?}, {order_name}, {}", hostile.addr().port()),
             hostile,
-            tally: Mutex::default(),
+            results: Mutex::default(),
         }
     }
 
-    fn tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().expect("no panic")
+    fn results(&self) -> MutexGuard<'_, CallResults> {
+        self.results.lock().expect("no panic")
     }
 
-    /// Makes one call, which should end within `allowed`. Records by how much the call exceeded this limit.
-    async fn timed<T>(
+    /// Makes one call, which should end within `limit`. Records by how much the call exceeded this limit.
+    async fn record_call<T>(
         &self,
         call: &'static str,
-        allowed: Duration,
-        run: impl Future<Output = T>,
+        limit: Duration,
+        future: impl Future<Output = T>,
     ) -> T {
         let started_at = Instant::now();
-        let done = run.await;
-        let beyond = started_at.elapsed().saturating_sub(allowed);
-        let known = &mut self.tally().beyond;
-        match known.iter_mut().find(|(known, ..)| *known == call) {
-            Some((_, most, count)) => (*most, *count) = (beyond.max(*most), *count + 1),
-            None => known.push((call, beyond, 1)),
+        let done = future.await;
+        let excess = started_at.elapsed().saturating_sub(limit);
+        let excesses = &mut self.results().excess_by_call;
+        match excesses.iter_mut().find(|(name, ..)| *name == call) {
+            Some((_, largest, count)) => (*largest, *count) = (excess.max(*largest), *count + 1),
+            None => excesses.push((call, excess, 1)),
         }
         done
     }
 
-    async fn attempt(&self, call: &'static str, resource: &str) -> Option<LockGuard> {
-        let attempt = self.redlock.try_acquire(resource);
-        match self.timed(call, NODE_TIMEOUT, attempt).await {
+    async fn try_acquire(&self, call: &'static str, resource: &str) -> Option<LockGuard> {
+        let try_acquire = self.redlock.try_acquire(resource);
+        match self.record_call(call, NODE_TIMEOUT, try_acquire).await {
             Ok(TryAcquire::Acquired(guard)) => return Some(guard),
             Ok(TryAcquire::Held(refusal)) => {
-                self.tally().told_of_a_holder = Some(format!("{call}: {refusal:?}"));
+                self.results().false_holder = Some(format!("{call}: {refusal:?}"));
             }
-            Err(error) => self.tally().in_vain.push(error.details()),
+            Err(error) => self.results().errors.push(error.details()),
         }
         None
     }
@@ -170,89 +174,90 @@ impl Scene {
     async fn wait(&self, resource: &str) -> Option<LockGuard> {
         let started_at = Instant::now();
         let outcome = self
-            .timed("wait", WAIT, self.redlock.acquire(resource))
+            .record_call("wait", WAIT, self.redlock.acquire(resource))
             .await;
-        let mut tally = self.tally();
+        let mut results = self.results();
         match outcome {
             Ok(guard) => {
-                tally.paces.push(started_at.elapsed());
+                results.acquire_times.push(started_at.elapsed());
                 return Some(guard);
             }
             Err(error @ AcquireError::HeldByOther(_)) => {
-                tally.told_of_a_holder = Some(error.details());
+                results.false_holder = Some(error.details());
             }
-            Err(error) => tally.in_vain.push(error.details()),
+            Err(error) => results.errors.push(error.details()),
         }
         None
     }
 
     /// Calls every method of a held lock, and records how long each call took.
-    async fn finish(&self, guard: LockGuard) {
+    async fn use_guard(&self, guard: LockGuard) {
         let resource = guard.resource().to_vec();
         let extended = self
-            .timed("extend", NODE_TIMEOUT, guard.extend(secs(30)))
+            .record_call("extend", NODE_TIMEOUT, guard.extend(secs(30)))
             .await;
         let refused = extended.err().map(|error| error.details());
-        self.tally().in_vain.extend(refused);
-        self.look(&resource).await;
-        self.timed("release", NODE_TIMEOUT, guard.release()).await;
+        self.results().errors.extend(refused);
+        self.read_status(&resource).await;
+        self.record_call("release", NODE_TIMEOUT, guard.release())
+            .await;
     }
 
-    async fn look(&self, resource: &[u8]) {
+    async fn read_status(&self, resource: &[u8]) {
         let status = self.redlock.status(resource);
-        let status = self.timed("status", NODE_TIMEOUT, status).await;
+        let status = self.record_call("status", NODE_TIMEOUT, status).await;
         status.expect("the name must be valid");
     }
 
     /// Runs the scene in this order: acquires some locks, injects the fault, makes attempts that leave pending
     /// releases, and lets many tasks use every method at the same time.
-    async fn play(&self, trouble: Script) {
+    async fn run_scene(&self, fault: Script) {
         let name = &self.name;
         let mut held = Vec::new();
-        for n in 0..HELD {
+        for n in 0..HELD_LOCKS {
             held.push(take(&self.redlock, &format!("{name}, held {n}")).await);
         }
-        self.hostile.play(trouble);
-        for burst in 0..PENDING / BURST {
-            let tries = (0..BURST).map(|n| async move {
+        self.hostile.play(fault);
+        for burst in 0..PENDING_RELEASES / BURST {
+            let attempts = (0..BURST).map(|n| async move {
                 let resource = format!("{name}, pending {burst} {n}");
-                drop(self.attempt("burst", &resource).await);
+                drop(self.try_acquire("burst", &resource).await);
             });
-            join_all(tries).await;
+            join_all(attempts).await;
         }
-        let count_masters_with = held.into_iter().map(|guard| self.finish(guard));
-        let askers = (0..TASKS).map(|n| async move {
+        let count_masters_with = held.into_iter().map(|guard| self.use_guard(guard));
+        let callers = (0..TASKS).map(|n| async move {
             let resource = format!("{name}, {n}");
             let guard = if n % 2 == 0 {
                 self.wait(&resource).await
             } else {
-                self.attempt("try", &resource).await
+                self.try_acquire("try", &resource).await
             };
             match guard {
-                Some(guard) => self.finish(guard).await,
-                None => self.look(resource.as_bytes()).await,
+                Some(guard) => self.use_guard(guard).await,
+                None => self.read_status(resource.as_bytes()).await,
             }
         });
-        join(join_all(count_masters_with), join_all(askers)).await;
+        join(join_all(count_masters_with), join_all(callers)).await;
     }
 
     /// Prints the results of the scene. `kind` is the kind of fault.
-    fn show(&self, kind: &str) {
-        let mut tally = self.tally();
-        tally.paces.sort();
+    fn print_results(&self, kind: &str) {
+        let mut results = self.results();
+        results.acquire_times.sort();
         let mut line = format!("{kind} | {}", self.name);
-        for (call, beyond, count) in &tally.beyond {
+        for (call, excess, count) in &results.excess_by_call {
             let _ = write!(
                 line,
                 " | {call} ({count} calls): latest end {} ms after its limit",
-                beyond.as_millis()
+                excess.as_millis()
             );
         }
-        if let Some(median) = tally.median() {
+        if let Some(median_acquire_time) = results.median_acquire_time() {
             let _ = write!(
                 line,
-                " | {} calls acquired the lock, median time {median:.1?}",
-                tally.paces.len()
+                " | {} calls acquired the lock, median time {median_acquire_time:.1?}",
+                results.acquire_times.len()
             );
         }
         println!("{line} | {} connections", self.hostile.accepted());
@@ -260,102 +265,115 @@ impl Scene {
 
     /// Returns a description of each violation that this scene shows. `control` contains the results of the same calls
     /// in a scene without a fault.
-    fn verdict(&self, company: Company, control: &Tally) -> Vec<String> {
-        let tally = self.tally();
-        let mut wrong = Vec::new();
-        let margin = MARGIN + 2 * control.most_beyond();
-        for (call, beyond, _) in &tally.beyond {
-            if *beyond > margin {
-                wrong.push(format!(
-                    "{call} ended {beyond:.1?} after its limit, but at most {margin:.1?} is allowed"
+    fn violations(&self, others: OtherServers, control: &CallResults) -> Vec<String> {
+        let results = self.results();
+        let mut texts = Vec::new();
+        let margin = MARGIN + 2 * control.largest_excess();
+        for (call, excess, _) in &results.excess_by_call {
+            if *excess > margin {
+                texts.push(format!(
+                    "{call} ended {excess:.1?} after its limit, but at most {margin:.1?} is allowed"
                 ));
             }
         }
-        if let Some(told) = &tally.told_of_a_holder {
-            wrong.push(format!(
-                "the refusal names a holder that does not exist: {told}"
+        if let Some(holder_text) = &results.false_holder {
+            texts.push(format!(
+                "the refusal names a holder that does not exist: {holder_text}"
             ));
         }
-        if matches!(company, Company::TwoGood) {
+        if matches!(others, OtherServers::TwoGood) {
             // A slow machine may make up to a quarter of all calls fail. With the bugs that these tests look for,
             // nearly all calls fail.
-            let calls: u32 = tally.beyond.iter().map(|(.., count)| count).sum();
-            if tally.in_vain.len() > control.in_vain.len() + calls as usize / 4 {
-                let (count, first) = (tally.in_vain.len(), &tally.in_vain[0]);
-                wrong.push(format!(
+            let calls: u32 = results.excess_by_call.iter().map(|(.., count)| count).sum();
+            if results.errors.len() > control.errors.len() + calls as usize / 4 {
+                let (count, first) = (results.errors.len(), &results.errors[0]);
+                texts.push(format!(
                     "{count} of {calls} calls failed, the first with: {first}"
                 ));
             }
-            let usual = control.median().unwrap_or(WAIT);
-            if let Some(median) = tally.median().filter(|m| *m > 4 * usual + WAIT / 4) {
-                wrong.push(format!(
-                    "the median acquire took {median:.1?}, but only {usual:.1?} without a hostile master"
+            let control_median = control.median_acquire_time().unwrap_or(WAIT);
+            if let Some(median_acquire_time) = results
+                .median_acquire_time()
+                .filter(|m| *m > 4 * control_median + WAIT / 4)
+            {
+                texts.push(format!(
+                    "the median acquire took {median_acquire_time:.1?}, but only {control_median:.1?} without a hostile master"
                 ));
             }
         }
-        let name = |wrong| format!("{}: {wrong}", self.name);
-        wrong.into_iter().map(name).collect()
+        let name = |text| format!("{}: {text}", self.name);
+        texts.into_iter().map(name).collect()
     }
 }
 
-impl Tally {
-    fn most_beyond(&self) -> Duration {
-        let beyond = self.beyond.iter().map(|(_, beyond, _)| *beyond);
-        beyond.max().unwrap_or_default()
+impl CallResults {
+    fn largest_excess(&self) -> Duration {
+        let excesses = self.excess_by_call.iter().map(|(_, excess, _)| *excess);
+        excesses.max().unwrap_or_default()
     }
 
-    /// The median of the times in `paces`, which must be sorted. `None` if no acquire got its lock.
-    fn median(&self) -> Option<Duration> {
-        self.paces.get(self.paces.len() / 2).copied()
+    /// The median of the times in `acquire_times`, which must be sorted. `None` if no acquire got its lock.
+    fn median_acquire_time(&self) -> Option<Duration> {
+        self.acquire_times
+            .get(self.acquire_times.len() / 2)
+            .copied()
     }
 }
 
-/// Runs one kind of fault in a scene for each `Company`, with ordered and with unordered waiters. Returns a description
+/// Runs one kind of fault in a scene for each `OtherServers`, with ordered and with unordered waiters. Returns a description
 /// of each violation.
 ///
 /// All scenes run at the same time. One more scene without a fault shows how much the busy machine delays calls.
-async fn survive(kind: &'static str, trouble: impl Fn(&[Server]) -> Script) -> Vec<String> {
-    let good = masters(3);
-    let play = |scene: Arc<Scene>, script: Script| async move {
+async fn run_scenes(kind: &'static str, fault: impl Fn(&[Server]) -> Script) -> Vec<String> {
+    let good_servers = masters(3);
+    let run_scene = |scene: Arc<Scene>, script: Script| async move {
         // Run each scene on a separate task, so that no scene waits for another.
-        let play = tokio::spawn(async move {
-            scene.play(script).await;
+        let run_scene = tokio::spawn(async move {
+            scene.run_scene(script).await;
             scene
         });
-        play.await.expect("no panic")
+        run_scene.await.expect("no panic")
     };
-    let companies = [Company::Nobody, Company::OneGoodOneDead, Company::TwoGood];
-    let scenes = companies.into_iter().flat_map(|company| {
-        [true, false].map(|fair| {
-            let scene = Arc::new(Scene::set(&good, company, fair));
-            let played = play(scene, trouble(&good));
-            async move { (played.await, company) }
+    let all_others = [
+        OtherServers::NoOther,
+        OtherServers::OneGoodOneDead,
+        OtherServers::TwoGood,
+    ];
+    let scenes = all_others.into_iter().flat_map(|others| {
+        [true, false].map(|is_fair| {
+            let scene = Arc::new(Scene::start_scene(&good_servers, others, is_fair));
+            let played = run_scene(scene, fault(&good_servers));
+            async move { (played.await, others) }
         })
     });
-    let control = Arc::new(Scene::set(&good, Company::TwoGood, true));
-    let control = play(control, relay(&good[2], Tampering::None));
+    let control = Arc::new(Scene::start_scene(
+        &good_servers,
+        OtherServers::TwoGood,
+        true,
+    ));
+    let control = run_scene(control, relaying(&good_servers[2], Tampering::None));
     let (scenes, control) = join(join_all(scenes), control).await;
-    control.show("no trouble");
+    control.print_results("no trouble");
     for (scene, _) in &scenes {
-        scene.show(kind);
+        scene.print_results(kind);
     }
-    let control = control.tally();
-    assert_eq!(control.told_of_a_holder, None);
+    let control = control.results();
+    assert_eq!(control.false_holder, None);
     let verdicts = scenes
         .iter()
-        .map(|(scene, company)| scene.verdict(*company, &control));
+        .map(|(scene, others)| scene.violations(*others, &control));
     verdicts.flatten().collect()
 }
 
 /// Runs a future that may block its runtime or hang. Fails the test if the future does not end within a minute.
-fn within_a_minute<T: Send + 'static>(run: impl Future<Output = T> + Send + 'static) -> T {
+fn run_within_a_minute<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .expect("a runtime");
     let (done, when_done) = std::sync::mpsc::channel();
-    runtime.spawn(async move { done.send(run.await) });
+    runtime.spawn(async move { done.send(future.await) });
     let outcome = when_done.recv_timeout(secs(60));
     runtime.shutdown_background();
     outcome.expect("the test must end within a minute, without a panic")
@@ -363,16 +381,16 @@ fn within_a_minute<T: Send + 'static>(run: impl Future<Output = T> + Send + 'sta
 
 /// Each of these tests makes thousands of calls with short time limits. So it locks this mutex, and no other of these
 /// tests runs at the same time.
-static TURN: Mutex<()> = Mutex::new(());
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Defines one test for each kind of fault.
 macro_rules! survives {
-    ($($name:ident: $kind:literal, $trouble:expr;)+) => {$(
+    ($($name:ident: $kind:literal, $fault:expr;)+) => {$(
         #[test]
         fn $name() {
-            let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-            let wrong = within_a_minute(survive($kind, $trouble));
-            assert!(wrong.is_empty(), "{}:\n{}", $kind, wrong.join("\n"));
+            let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+            let texts = run_within_a_minute(run_scenes($kind, $fault));
+            assert!(texts.is_empty(), "{}:\n{}", $kind, texts.join("\n"));
         }
     )+};
 }
@@ -404,8 +422,8 @@ survives! {
     calls_end_in_time_if_a_master_sends_two_answers_to_each_request: "two answers each",
         |_| after_handshake(":1\r\n:1\r\n");
     calls_end_in_time_if_each_answer_of_a_master_belongs_to_the_previous_request: "answers shifted by one",
-        |good| relay(&good[2], Tampering::Slip(":1\r\n".into()));
-    calls_end_in_time_if_a_master_answers_byte_by_byte: "byte by byte", |good| relay(&good[2], Tampering::Bytewise);
+        |good_servers| relaying(&good_servers[2], Tampering::Slip(":1\r\n".into()));
+    calls_end_in_time_if_a_master_answers_byte_by_byte: "byte by byte", |good_servers| relaying(&good_servers[2], Tampering::Bytewise);
     calls_end_in_time_if_a_master_sends_pushes_without_end: "pushes without end",
         |_| flood("", ">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n");
     calls_end_in_time_if_a_master_announces_an_answer_of_gigabytes: "gigabytes", |_| flood("$4294967296\r\n", "x");
@@ -421,9 +439,9 @@ survives! {
 /// The number of connections that a client makes in four seconds to a master that behaves as `script` says. During this
 /// time, the client acquires locks continuously, and its two other masters are good.
 async fn connections_of_a_client_in_four_seconds(script: Script) -> u64 {
-    let good = masters(2);
+    let good_servers = masters(2);
     let hostile = start(script);
-    let urls = [good[0].url(), good[1].url(), hostile.url()];
+    let urls = [good_servers[0].url(), good_servers[1].url(), hostile.url()];
     let redlock = settings_for(urls).build().expect("good settings");
     let started_at = Instant::now();
     let mut n = 0;
@@ -436,12 +454,15 @@ async fn connections_of_a_client_in_four_seconds(script: Script) -> u64 {
 }
 
 /// Runs each script on a separate hostile master for four seconds. Returns a text for each script with which the client
-/// made `most` or more connections.
-async fn besieged(scripts: Vec<(&'static str, Script)>, most: u64) -> Vec<String> {
+/// made `max_connections` or more connections.
+async fn excessive_connections(
+    scripts: Vec<(&'static str, Script)>,
+    max_connections: u64,
+) -> Vec<String> {
     let calls = scripts.into_iter().map(|(kind, script)| async move {
         let calls = connections_of_a_client_in_four_seconds(script).await;
         println!("{kind}: the client made {calls} connections in 4 s");
-        (calls >= most).then(|| format!("{kind}: {calls}"))
+        (calls >= max_connections).then(|| format!("{kind}: {calls}"))
     });
     join_all(calls).await.into_iter().flatten().collect()
 }
@@ -472,28 +493,34 @@ async fn client_reconnects_with_growing_pauses_to_a_master_that_hangs_up() {
         ("hangs up at once", Script::Dismiss("".into())),
         ("floods", flood("", "*1\r\n")),
     ];
-    let besieged = besieged(scripts, 60).await;
-    assert!(besieged.is_empty(), "{besieged:?}");
+    let excessive_connections = excessive_connections(scripts, 60).await;
+    assert!(
+        excessive_connections.is_empty(),
+        "{excessive_connections:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_makes_few_connections_to_a_master_that_refuses_it_permanently() {
-    let wrong = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+    let texts = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
     let scripts = vec![
         (
             "max number of clients",
             Script::Dismiss("-ERR max number of clients reached\r\n".into()),
         ),
-        ("wrong password", Script::Say(wrong.into())),
+        ("wrong password", Script::Say(texts.into())),
     ];
-    let besieged = besieged(scripts, 12).await;
-    assert!(besieged.is_empty(), "{besieged:?}");
+    let excessive_connections = excessive_connections(scripts, 12).await;
+    assert!(
+        excessive_connections.is_empty(),
+        "{excessive_connections:?}"
+    );
 }
 
 #[tokio::test]
 async fn replies_that_arrive_byte_by_byte_are_accepted() {
     let master = masters(1);
-    let hostile = start(relay(&master[0], Tampering::Bytewise));
+    let hostile = start(relaying(&master[0], Tampering::Bytewise));
     let builder = settings_for([hostile.url()]);
     let builder = builder.node_timeout(secs(5)).connect_timeout(secs(20));
     let redlock = builder.build().expect("good settings");
@@ -538,9 +565,9 @@ async fn fencing_counter_outside_the_valid_range_is_not_used_as_a_token() {
 #[tokio::test]
 async fn password_quoted_in_a_server_reply_appears_in_no_output() {
     const SECRET: &str = "s3cret";
-    let heard = Listener::default();
-    let _listening = heard.listen();
-    let quotes = [
+    let listener = Listener::default();
+    let _listening = listener.listen();
+    let quoting_scripts = [
         Script::Quote,
         Script::Say(
             format!("-ERR no HELLO 3 AUTH default {SECRET}\r\n")
@@ -554,18 +581,18 @@ async fn password_quoted_in_a_server_reply_appears_in_no_output() {
         ),
         Script::Say(format!("+{SECRET}\r\n").as_str().into()),
     ];
-    for script in quotes {
+    for script in quoting_scripts {
         let hostile = start(script);
         let url = format!("redis://:{SECRET}@{}", hostile.addr());
         let redlock = settings_for([url]).build().expect("good settings");
         let error = redlock.try_acquire("job").await.expect_err("no lock");
         let status = redlock.status("job").await;
-        let shown = format!(
+        let texts = format!(
             "{} {error:?} {status:?} {}",
             error.details(),
-            heard.output()
+            listener.output()
         );
-        assert!(!shown.contains(SECRET), "{shown}");
+        assert!(!texts.contains(SECRET), "{texts}");
     }
 }
 

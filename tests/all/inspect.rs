@@ -43,18 +43,18 @@ async fn inspection_reports_the_settings_and_the_state_of_each_server() {
         assert!(
             inspection
                 .quarantined
-                .is_some_and(|left| left > Duration::ZERO)
+                .is_some_and(|remaining| remaining > Duration::ZERO)
         );
-        assert!(inspection.uptime.is_some_and(|up| up < secs(600)));
+        assert!(inspection.uptime.is_some_and(|uptime| uptime < secs(600)));
     }
     masters[1].kill().expect("killed");
     masters[2].stop().expect("stopped");
-    let brief = Redlock::builder()
+    let hasty = Redlock::builder()
         .masters(masters.urls())
         .connect_timeout(Duration::from_millis(700))
         .build()
         .expect("good settings");
-    let after = brief.inspect().await;
+    let after = hasty.inspect().await;
     masters[2].cont().expect("continued");
     for inspection in &after[1..] {
         assert_eq!(inspection.fault.as_ref().map(Fault::kind), Some("down"));
@@ -67,25 +67,34 @@ async fn inspection_does_not_close_the_connections_that_locks_use() {
     let masters = masters(3);
     let redlock = support::redlock(&masters);
     let guard = redlock.acquire("job").await.expect("free");
-    let id = |server: &Server| {
+    let connection_id = |server: &Server| {
         let reply = ask_server(server, &["CLIENT", "LIST"]);
         let list = reply.text().expect("text").into_owned();
-        let ours = list.lines().find(|line| line.contains("addr=127.0.0.1"));
-        ours.and_then(|line| line.split(' ').next())
+        let our_line = list.lines().find(|line| line.contains("addr=127.0.0.1"));
+        our_line
+            .and_then(|line| line.split(' ').next())
             .map(str::to_owned)
     };
     // Let the client connect to all masters, and wait until the test's own connections to them are closed.
     redlock.status("job").await.expect("the name must be valid");
-    let alone = || masters.iter().all(|master| count_connections(master) == 1);
-    eventually("each master must have one connection of the client", alone).await;
-    let before: Vec<_> = masters.iter().map(id).collect();
+    let has_one_connection_each = || masters.iter().all(|master| count_connections(master) == 1);
+    eventually(
+        "each master must have one connection of the client",
+        has_one_connection_each,
+    )
+    .await;
+    let before: Vec<_> = masters.iter().map(connection_id).collect();
     redlock.inspect().await;
     guard
         .extend(secs(30))
         .await
         .expect("the extension must succeed, because the lock is still held");
-    eventually("the inspection must have closed its own connections", alone).await;
-    let after: Vec<_> = masters.iter().map(id).collect();
+    eventually(
+        "the inspection must have closed its own connections",
+        has_one_connection_each,
+    )
+    .await;
+    let after: Vec<_> = masters.iter().map(connection_id).collect();
     assert_eq!(before, after);
 }
 
@@ -94,18 +103,22 @@ async fn memory_masters_can_be_inspected() {
     let redlock = Redlock::in_memory(3);
     let inspections = redlock.inspect().await;
     assert_eq!(inspections.len(), 3);
-    assert!(inspections.iter().all(|one| one.fault.is_none()));
+    assert!(
+        inspections
+            .iter()
+            .all(|inspection| inspection.fault.is_none())
+    );
 }
 
 /// Plays a master that answers the handshake correctly, and every later command with `answer`. If `answer` is `None`,
 /// it does not answer later commands.
-async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
+async fn serve_hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
     const INFO: &[u8] = b"$35\r\nrun_id:a\r\nuptime_in_seconds:99999\r\n\r\n";
-    let mut heard = Vec::new();
-    let mut greeted = false;
-    while let Ok(1..) = stream.read_buf(&mut heard).await {
+    let mut input = Vec::new();
+    let mut is_greeted = false;
+    while let Ok(1..) = stream.read_buf(&mut input).await {
         // Collect the names of the commands that this master has not answered yet.
-        let text = String::from_utf8_lossy(&heard).into_owned();
+        let text = String::from_utf8_lossy(&input).into_owned();
         let lines: Vec<&str> = text.split("\r\n").collect();
         let names: Vec<&str> = lines
             .windows(3)
@@ -113,12 +126,12 @@ async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
             .map(|lines| lines[2])
             .collect();
         // The handshake is answered as soon as `CLIENT ID`, its last command, has arrived.
-        if !greeted && !text.ends_with("ID\r\n") {
+        if !is_greeted && !text.ends_with("ID\r\n") {
             continue;
         }
-        heard.clear();
+        input.clear();
         for name in names {
-            let said = match (greeted, name) {
+            let answer = match (is_greeted, name) {
                 (false, "INFO") => INFO,
                 (false, "CLIENT") => b":1\r\n",
                 (false, "HELLO") => b"%1\r\n+proto\r\n:3\r\n",
@@ -130,19 +143,19 @@ async fn hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
                     None => continue,
                 },
             };
-            if stream.write_all(said).await.is_err() {
+            if stream.write_all(answer).await.is_err() {
                 return;
             }
         }
-        greeted = true;
+        is_greeted = true;
     }
 }
 
 async fn inspect_hostile(answer: Option<&'static [u8]>) -> Inspection {
     let dial: Dial = Arc::new(move |_, _| {
-        let (ours, theirs) = duplex(1 << 16);
-        tokio::spawn(hostile(theirs, answer));
-        Box::pin(async move { Ok(Box::new(ours) as Box<dyn Stream>) })
+        let (our_line, theirs) = duplex(1 << 16);
+        tokio::spawn(serve_hostile(theirs, answer));
+        Box::pin(async move { Ok(Box::new(our_line) as Box<dyn Stream>) })
     });
     let redlock = Redlock::builder()
         .master("redis://hostile")
@@ -157,9 +170,13 @@ async fn inspect_hostile(answer: Option<&'static [u8]>) -> Inspection {
 #[tokio::test]
 async fn inspection_of_a_master_that_stops_answering_ends_with_a_timeout() {
     let started_at = Instant::now();
-    let found = inspect_hostile(None).await;
-    assert_eq!(found.fault, Some(Fault::Timeout(ms(300))), "{found:?}");
-    assert!(found.connecting.is_some());
+    let inspection = inspect_hostile(None).await;
+    assert_eq!(
+        inspection.fault,
+        Some(Fault::Timeout(ms(300))),
+        "{inspection:?}"
+    );
+    assert!(inspection.connecting.is_some());
     // The inspection must end after the first request that times out (300 ms). The limit of 5 s allows for a busy
     // machine.
     assert!(started_at.elapsed() < secs(5), "{:?}", started_at.elapsed());
@@ -178,18 +195,21 @@ async fn malformed_answers_to_an_inspection_are_not_reported_as_missing_rights()
         b"%1\r\n+a\r\n*1\r\n:1\r\n",
     ];
     for answer in answers {
-        let found = inspect_hostile(Some(answer)).await;
-        assert_eq!(found.fault, None, "{found:?}");
-        assert!(found.missing.is_empty() && !found.wake_ups, "{found:?}");
-        assert_eq!(found.clock_offset_ms, None, "{found:?}");
+        let inspection = inspect_hostile(Some(answer)).await;
+        assert_eq!(inspection.fault, None, "{inspection:?}");
+        assert!(
+            inspection.missing.is_empty() && !inspection.wake_ups,
+            "{inspection:?}"
+        );
+        assert_eq!(inspection.clock_offset_ms, None, "{inspection:?}");
     }
-    let found = inspect_hostile(Some(b"!!\r\n")).await;
-    let kind = found.fault.as_ref().map(Fault::kind);
-    assert_eq!(kind, Some("down"), "{found:?}");
+    let inspection = inspect_hostile(Some(b"!!\r\n")).await;
+    let kind = inspection.fault.as_ref().map(Fault::kind);
+    assert_eq!(kind, Some("down"), "{inspection:?}");
     let denied = inspect_hostile(Some(b"-NOPERM no\r\n")).await;
-    let all: Vec<&str> = denied.missing.iter().map(MissingRight::rule).collect();
+    let rules: Vec<&str> = denied.missing.iter().map(MissingRight::rule).collect();
     assert!(
-        all.contains(&"+evalsha") && all.contains(&"+time"),
-        "{all:?}"
+        rules.contains(&"+evalsha") && rules.contains(&"+time"),
+        "{rules:?}"
     );
 }

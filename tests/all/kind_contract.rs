@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use self::kind::Kind;
 
 /// Defines a macro for each group, which defines one test for each question. The module that calls it defines `KIND`.
-macro_rules! questions {
+macro_rules! define_groups {
     ($($group:ident: $($question:ident)*;)*) => {
         $(macro_rules! $group {
             () => {
@@ -39,7 +39,7 @@ macro_rules! questions {
     };
 }
 
-questions! {
+define_groups! {
     acquiring:
         lock_is_refused_while_held_and_leaves_no_key_when_it_is_released
         acquire_of_a_held_lock_ends_at_its_wait_limit
@@ -70,40 +70,40 @@ questions! {
 }
 
 /// One row of the list of kinds.
-struct Row {
+struct KindRow {
     name: &'static str,
     kind: &'static dyn Kind,
     groups: &'static [&'static str],
     /// The groups of questions that have no meaning for this kind, each with the reason.
-    without: &'static [(&'static str, &'static str)],
+    excluded_groups: &'static [(&'static str, &'static str)],
 }
 
 /// Defines the tests of each kind, and the list of all kinds.
-macro_rules! kinds {
-    ($($module:ident: $kind:ident [$($group:ident)*] $(without $not:ident: $why:literal)*;)*) => {
+macro_rules! define_kinds {
+    ($($module:ident: $kind:ident [$($group:ident)*] $(excluded_groups $not:ident: $why:literal)*;)*) => {
         $(mod $module {
             const KIND: &dyn super::Kind = &super::kinds::$kind;
             $($group!();)*
         })*
 
-        const KINDS: &[Row] = &[$(Row {
+        const KINDS: &[KindRow] = &[$(KindRow {
             name: stringify!($module),
             kind: &kinds::$kind,
             groups: &[$(stringify!($group)),*],
-            without: &[$((stringify!($not), $why)),*],
+            excluded_groups: &[$((stringify!($not), $why)),*],
         }),*];
     };
 }
 
-kinds! {
+define_kinds! {
     fair: Fair [acquiring waiting waking holding fencing];
     unordered: Unordered [acquiring holding fencing]
-        without waiting: "the waiter polls, because the masters store no queue"
-        without waking: "the waiter polls, because the masters store no queue";
+        excluded_groups waiting: "the waiter polls, because the masters store no queue"
+        excluded_groups waking: "the waiter polls, because the masters store no queue";
     classic: Classic [acquiring holding]
-        without waiting: "the waiter polls, because clients without fencing do not queue"
-        without waking: "the waiter polls, because clients without fencing do not queue"
-        without fencing: "the lock has no token";
+        excluded_groups waiting: "the waiter polls, because clients without fencing do not queue"
+        excluded_groups waking: "the waiter polls, because clients without fencing do not queue"
+        excluded_groups fencing: "the lock has no token";
     several: Several [acquiring waiting waking holding fencing];
     reader: Reader [acquiring waiting waking holding fencing];
     owner: Owner [acquiring waiting waking holding fencing];
@@ -111,32 +111,33 @@ kinds! {
     leader: Leader [acquiring waiting waking holding fencing];
     once: Once [acquiring waiting waking holding fencing];
     quota: Quota [acquiring waiting]
-        without waking: "each call releases the lock before it returns"
-        without holding: "each call releases the lock before it returns"
-        without fencing: "the call does not return the token of its lock";
+        excluded_groups waking: "each call releases the lock before it returns"
+        excluded_groups holding: "each call releases the lock before it returns"
+        excluded_groups fencing: "the call does not return the token of its lock";
 }
 
 #[test]
 fn every_kind_is_asked_each_group_of_questions_or_gives_a_reason() {
     for row in KINDS {
-        let without = row.without.iter().map(|(group, _)| *group);
-        let mut named: Vec<&str> = row.groups.iter().copied().chain(without).collect();
-        named.sort_unstable();
-        let mut all = GROUPS.to_vec();
-        all.sort_unstable();
-        assert_eq!(named, all, "{}", row.name);
-        assert!(row.without.iter().all(|(_, why)| !why.is_empty()));
+        let excluded_groups = row.excluded_groups.iter().map(|(group, _)| *group);
+        let mut group_names: Vec<&str> =
+            row.groups.iter().copied().chain(excluded_groups).collect();
+        group_names.sort_unstable();
+        let mut all_groups = GROUPS.to_vec();
+        all_groups.sort_unstable();
+        assert_eq!(group_names, all_groups, "{}", row.name);
+        assert!(row.excluded_groups.iter().all(|(_, why)| !why.is_empty()));
     }
 }
 
-fn text(path: &str) -> String {
+fn read_text(path: &str) -> String {
     let path = crate::repository::root().join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The variants of the enum `Kind` of the library.
-fn variants() -> Vec<String> {
-    let code = text("src/acquire/kind.rs");
+fn kind_variants() -> Vec<String> {
+    let code = read_text("src/acquire/kind.rs");
     let (_, body) = code.split_once("enum Kind {\n").expect("the enum");
     let (body, _) = body.split_once("\n}\n").expect("the end of the enum");
     let lines = body.lines().map(str::trim);
@@ -146,8 +147,8 @@ fn variants() -> Vec<String> {
 }
 
 /// The files of a folder of the library, except `mod.rs`.
-fn files(folder: &str) -> Vec<String> {
-    let modules = text(&format!("{folder}/mod.rs"));
+fn files_of_folder(folder: &str) -> Vec<String> {
+    let modules = read_text(&format!("{folder}/mod.rs"));
     let names = modules.lines().filter_map(|line| {
         let (_, name) = line.split_once("mod ")?;
         name.strip_suffix(';')
@@ -157,7 +158,7 @@ fn files(folder: &str) -> Vec<String> {
 
 /// The calls in the first table of `docs/kinds.md`, without their arguments, e.g. `redlock.lock.shared`.
 fn calls_on_the_page() -> Vec<String> {
-    let page = text("docs/kinds.md");
+    let page = read_text("docs/kinds.md");
     let (_, table) = page.split_once("| you want |").expect("the table");
     let rows = table
         .lines()
@@ -182,23 +183,28 @@ const NO_KINDS: [(&str, &str); 2] = [
 
 #[test]
 fn every_kind_of_the_library_is_in_the_contract() {
-    let in_contract: BTreeSet<&str> = KINDS
+    let parts_in_contract: BTreeSet<&str> = KINDS
         .iter()
         .flat_map(|row| row.kind.parts_of_the_library())
         .copied()
         .chain(NO_KINDS.map(|(name, _)| name))
         .collect();
-    let in_library = [variants(), files("src/kinds"), calls_on_the_page()].concat();
-    assert!(in_library.len() > 15, "{in_library:?}");
-    for part in &in_library {
+    let parts_in_library = [
+        kind_variants(),
+        files_of_folder("src/kinds"),
+        calls_on_the_page(),
+    ]
+    .concat();
+    assert!(parts_in_library.len() > 15, "{parts_in_library:?}");
+    for part in &parts_in_library {
         assert!(
-            in_contract.contains(&**part),
+            parts_in_contract.contains(&**part),
             "tests/all/kind_contract.rs must have a row for {part}"
         );
     }
-    for part in in_contract {
+    for part in parts_in_contract {
         assert!(
-            in_library.iter().any(|other| other == part),
+            parts_in_library.iter().any(|other| other == part),
             "{part} does not exist"
         );
     }

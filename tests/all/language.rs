@@ -63,12 +63,12 @@ fn join(texts: &mut Vec<Text>, last: &mut usize, line: usize, words: &str) {
     *last = line;
 }
 
-/// Returns the paragraphs of all comments in `text`. A comment begins with `sign`, for example `//`.
-fn comments(text: &str, sign: &str) -> Vec<Text> {
+/// Returns the paragraphs of all comments in `text`. A comment begins with `comment_sign`, for example `//`.
+fn comments(text: &str, comment_sign: &str) -> Vec<Text> {
     let mut texts = Vec::new();
     let mut last = 0;
     for (index, line) in text.lines().enumerate() {
-        if let Some(words) = line.trim_start().strip_prefix(sign) {
+        if let Some(words) = line.trim_start().strip_prefix(comment_sign) {
             let words = words.trim_start_matches(['/', '!', '-', '#']);
             if words.trim().is_empty() {
                 last = 0;
@@ -83,21 +83,21 @@ fn comments(text: &str, sign: &str) -> Vec<Text> {
 /// The string literals of at least three words, and the names of tests, with spaces instead of underscores.
 fn messages(text: &str) -> Vec<Text> {
     let mut texts = Vec::new();
-    let mut test = false;
+    let mut is_test = false;
     for (index, line) in text.lines().enumerate() {
         let code = line.trim_start();
         if code.starts_with("//") {
             continue;
         }
         if code.starts_with("#[test]") || code.starts_with("#[tokio::test") {
-            test = true;
-        } else if let Some((_, name)) = code.split_once("fn ").filter(|_| test) {
+            is_test = true;
+        } else if let Some((_, name)) = code.split_once("fn ").filter(|_| is_test) {
             let name = name.split(['(', '<']).next().unwrap_or_default();
             texts.push(Text {
                 line: index + 1,
                 words: name.replace('_', " "),
             });
-            test = false;
+            is_test = false;
         }
         for literal in code.replace("\\\"", "'").split('"').skip(1).step_by(2) {
             if literal.split_whitespace().count() >= 3 {
@@ -132,10 +132,10 @@ fn paragraphs(text: &str) -> Vec<Text> {
 }
 
 fn texts(file: &File) -> Vec<Text> {
-    let Some(sign) = file.comment() else {
+    let Some(comment_sign) = file.comment() else {
         return paragraphs(&file.text);
     };
-    let mut texts = comments(&file.text, sign);
+    let mut texts = comments(&file.text, comment_sign);
     if file.is_rust() {
         texts.append(&mut messages(&file.text));
     }
@@ -158,7 +158,7 @@ fn without_braces(text: &str) -> String {
 }
 
 /// The faults of a text: replaced words, and sentences with a clause as their subject.
-fn faults(text: &str) -> Vec<String> {
+fn text_faults(text: &str) -> Vec<String> {
     // Skip the text in backticks, because it is code.
     let prose: String = text.split('`').step_by(2).collect::<Vec<_>>().join("`");
     // A value in braces is code as well. The phrase "told apart" is allowed.
@@ -169,7 +169,7 @@ fn faults(text: &str) -> Vec<String> {
             .to_lowercase()
             .replace(|c: char| !c.is_alphanumeric() && c != '`', " ")
     );
-    let mut faults: Vec<String> = REPLACED
+    let mut text_faults: Vec<String> = REPLACED
         .iter()
         .filter(|(word, _)| lower.contains(&format!(" {word} ")))
         .map(|(word, instead)| format!("{word:?} (write: {instead})"))
@@ -178,52 +178,55 @@ fn faults(text: &str) -> Vec<String> {
         let words = sentence.trim_start_matches([' ', '*', '-', '|', '.', '(']);
         let first = words.split_whitespace().next().unwrap_or_default();
         if CLAUSES.contains(&first) && words.ends_with('.') {
-            faults.push(format!(
+            text_faults.push(format!(
                 "a sentence begins with {first:?} (name the subject)"
             ));
         }
     }
-    faults
+    text_faults
 }
 
 #[test]
 fn texts_of_the_project_contain_no_banned_words_or_sentence_openings() {
-    let (mut read, mut found) = (0, Vec::new());
+    let (mut text_count, mut violations) = (0, Vec::new());
     for file in files() {
         // Skip this file, because it contains the list of banned words.
         if file.path.ends_with("language.rs") {
             continue;
         }
         for text in texts(&file) {
-            read += 1;
-            for fault in faults(&text.words) {
-                found.push(format!("{}:{}: {fault}", file.path.display(), text.line));
+            text_count += 1;
+            for fault in text_faults(&text.words) {
+                violations.push(format!("{}:{}: {fault}", file.path.display(), text.line));
             }
         }
     }
     assert!(
-        read > 5_000,
-        "only {read} texts were found: the check does not read what it should"
+        text_count > 5_000,
+        "only {text_count} texts were found: the check does not read what it should"
     );
     assert!(
-        found.is_empty(),
+        violations.is_empty(),
         "{} texts are not plain:\n{}",
-        found.len(),
-        found.join("\n")
+        violations.len(),
+        violations.join("\n")
     );
 }
 
 #[test]
 fn language_check_finds_banned_words_and_banned_sentence_openings() {
-    for bad in [
+    for bad_text in [
         "The caller is told at once.",
         "Done anew",
         "Who holds the lock renews it.",
         "x. What is left is released.",
     ] {
-        assert!(!faults(bad).is_empty(), "{bad:?} was accepted");
+        assert!(
+            !text_faults(bad_text).is_empty(),
+            "{bad_text:?} was accepted"
+        );
     }
-    for good in [
+    for good_text in [
         "Is notified.",
         "Calls `told`.",
         "Who holds the lock?",
@@ -231,9 +234,9 @@ fn language_check_finds_banned_words_and_banned_sentence_openings() {
         "the canaryfile",
     ] {
         assert!(
-            faults(good).is_empty(),
-            "{good:?} was refused: {:?}",
-            faults(good)
+            text_faults(good_text).is_empty(),
+            "{good_text:?} was refused: {:?}",
+            text_faults(good_text)
         );
     }
 }
@@ -252,7 +255,7 @@ const NOT_IN_NAMES: [(&str, &str); 9] = [
 ];
 
 /// The names of the functions, types, constants and modules that a line of Rust declares.
-fn declared(line: &str) -> impl Iterator<Item = &str> {
+fn declared_names(line: &str) -> impl Iterator<Item = &str> {
     let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));
     std::iter::from_fn(move || {
         loop {
@@ -269,7 +272,7 @@ fn declared(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The words of a name: `NextBesideOld` and `next_beside_old` both consist of `next`, `beside` and `old`.
-fn words_of(name: &str) -> Vec<String> {
+fn words_of_name(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     for c in name.chars() {
         let last = words.last_mut().expect("the list is not empty");
@@ -284,12 +287,14 @@ fn words_of(name: &str) -> Vec<String> {
 
 /// Why this name must not be declared; `None` if it may.
 fn fault_of_name(name: &str) -> Option<String> {
-    let words = words_of(name);
-    let banned = NOT_IN_NAMES
+    let words = words_of_name(name);
+    let banned_word = NOT_IN_NAMES
         .iter()
-        .find(|(banned, _)| words.iter().any(|word| word == banned));
-    if let Some((banned, instead)) = banned {
-        return Some(format!("`{name}` contains \"{banned}\": use {instead}"));
+        .find(|(banned_word, _)| words.iter().any(|word| word == banned_word));
+    if let Some((banned_word, instead)) = banned_word {
+        return Some(format!(
+            "`{name}` contains \"{banned_word}\": use {instead}"
+        ));
     }
     (name == "look").then(|| "`look` does not say what the function returns".to_owned())
 }
@@ -300,7 +305,7 @@ const ALLOWED_NAMES: [(&str, &str); 2] = [("look", "tests/"), ("look", "fuzz/src
 
 #[test]
 fn names_in_the_code_contain_no_private_words() {
-    let mut faults = Vec::new();
+    let mut text_faults = Vec::new();
     for file in files().into_iter().filter(File::is_rust) {
         // Skip this file, because it contains the list of banned words.
         if file.path.ends_with("language.rs") {
@@ -311,23 +316,23 @@ fn names_in_the_code_contain_no_private_words() {
             .text
             .lines()
             .filter(|line| !line.trim_start().starts_with("//"));
-        for name in code.flat_map(declared) {
+        for name in code.flat_map(declared_names) {
             let allowed =
                 |(allowed, folder): &(&str, &str)| name == *allowed && path.contains(folder);
             if let Some(fault) = fault_of_name(name).filter(|_| !ALLOWED_NAMES.iter().any(allowed))
             {
-                faults.push(format!("{path}: {fault}"));
+                text_faults.push(format!("{path}: {fault}"));
             }
         }
     }
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(text_faults.is_empty(), "{}", text_faults.join("\n"));
 }
 
 #[test]
 fn check_of_names_finds_private_words_in_both_spellings() {
-    assert_eq!(words_of("NextBesideOld"), ["next", "beside", "old"]);
-    assert_eq!(words_of("ask_beside"), ["ask", "beside"]);
-    let names: Vec<_> = declared("pub(crate) fn look<T>(x: T) {} struct Beside;").collect();
+    assert_eq!(words_of_name("NextBesideOld"), ["next", "beside", "old"]);
+    assert_eq!(words_of_name("ask_beside"), ["ask", "beside"]);
+    let names: Vec<_> = declared_names("pub(crate) fn look<T>(x: T) {} struct Beside;").collect();
     assert_eq!(names, ["look", "Beside"]);
     assert!(names.into_iter().all(|name| fault_of_name(name).is_some()));
     assert_eq!(fault_of_name("besides"), None);

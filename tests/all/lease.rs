@@ -17,13 +17,13 @@ use quorate_testbed::{ClockShim, Fault as Harm, Masters, Proxy, Server, ServerOp
 /// The time within which a test must notice an event. It allows for a busy machine.
 const MARGIN: Duration = secs(2);
 
-async fn held(redlock: &Redlock, ttl: Duration) -> LockGuard {
+async fn acquire_job(redlock: &Redlock, ttl: Duration) -> LockGuard {
     let guard = redlock.lock("job").ttl(ttl).acquire().await;
     guard.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Waits until the lock is lost, and returns the cause.
-async fn end(guard: &LockGuard) -> LossCause {
+async fn loss_cause(guard: &LockGuard) -> LossCause {
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
     let cause = lost.expect("the loss of the lock must be reported in time");
     assert!(!guard.is_valid());
@@ -31,40 +31,40 @@ async fn end(guard: &LockGuard) -> LossCause {
     cause
 }
 
-/// Checks that the current time is `due` or later, but by less than [`MARGIN`].
+/// Checks that the current time is `due_at` or later, but by less than [`MARGIN`].
 #[track_caller]
-fn assert_at(due: Instant) {
+fn assert_is_soon_after(due_at: Instant) {
     let now = Instant::now();
     assert!(
-        now >= due,
+        now >= due_at,
         "the event came {:?} too early",
-        due.saturating_since(now)
+        due_at.saturating_since(now)
     );
-    let late = now.saturating_since(due);
-    assert!(late < MARGIN, "the event came {late:?} too late");
+    let delay = now.saturating_since(due_at);
+    assert!(delay < MARGIN, "the event came {delay:?} too late");
 }
 
 /// The remaining TTL of the lock key on this master.
-fn left(server: &Server) -> Duration {
-    let left = ask_server(server, &["PTTL", "job"])
+fn remaining_ttl(server: &Server) -> Duration {
+    let remaining_ttl = ask_server(server, &["PTTL", "job"])
         .int()
         .expect("a number");
-    ms(u64::try_from(left).unwrap_or(0))
+    ms(u64::try_from(remaining_ttl).unwrap_or(0))
 }
 
 #[tokio::test]
 async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let guard = held(&redlock, secs(2)).await;
+    let guard = acquire_job(&redlock, secs(2)).await;
     let token = guard.fencing_token();
-    let mut refused = 0;
+    let mut refusal_count = 0;
     for _ in 0..12 {
         tokio::time::sleep(ms(500)).await;
         assert!(guard.is_valid());
         assert!(guard.valid_until() > Instant::now());
         match redlock.try_acquire("job").await {
-            Ok(TryAcquire::Held(_)) => refused += 1,
+            Ok(TryAcquire::Held(_)) => refusal_count += 1,
             Ok(TryAcquire::Acquired(second)) => {
                 panic!("only one client may hold the lock: {guard:?}, {second:?}")
             }
@@ -73,7 +73,7 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
         }
     }
     assert!(
-        refused > 0,
+        refusal_count > 0,
         "at least one attempt of the other client must be refused"
     );
     assert_eq!(
@@ -94,13 +94,13 @@ async fn a_fixed_lease_ends_at_its_deadline() {
     let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
     let guard = lease.acquire().await.expect("free");
     let deadline = guard.valid_until();
-    assert_eq!(end(&guard).await, LossCause::Expired);
+    assert_eq!(loss_cause(&guard).await, LossCause::Expired);
     assert_eq!(
         guard.valid_until(),
         deadline,
         "the validity of a fixed lease must not change"
     );
-    assert_at(deadline);
+    assert_is_soon_after(deadline);
     eventually("the lock key must be gone", || {
         count_masters_with(&masters, "job") == 0
     })
@@ -111,12 +111,12 @@ async fn a_fixed_lease_ends_at_its_deadline() {
 async fn a_fixed_lease_that_ends_does_not_end_the_renewal_of_another_lock() {
     let masters = masters(1);
     let redlock = redlock(&masters);
-    let renewed = held(&redlock, secs(2)).await;
+    let renewed_guard = acquire_job(&redlock, secs(2)).await;
     let fixed = redlock.lock("other").renewal(false).acquire().await;
     drop(fixed.expect("free"));
     tokio::time::sleep(secs(4)).await;
     assert!(
-        renewed.is_valid(),
+        renewed_guard.is_valid(),
         "the lock must be renewed beyond its first TTL, although the lease of another lock has ended"
     );
 }
@@ -131,8 +131,8 @@ async fn lock_is_renewed_only_until_its_max_hold_ends() {
     assert!(guard.remaining() <= secs(2));
     tokio::time::sleep(secs(3)).await;
     assert!(guard.is_valid(), "the lock must be renewed until max_hold");
-    assert_eq!(end(&guard).await, LossCause::MaxHold);
-    assert_at(started_at + secs(5));
+    assert_eq!(loss_cause(&guard).await, LossCause::MaxHold);
+    assert_is_soon_after(started_at + secs(5));
     // The lock is released at `max_hold`, and no renewal restores its key afterwards.
     eventually("the lock key must be gone", || {
         count_masters_with(&masters, "job") == 0
@@ -148,7 +148,7 @@ async fn lock_is_renewed_only_until_its_max_hold_ends() {
 async fn loss_is_reported_when_the_lease_ends_while_every_renewal_hangs() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let guard = held(&redlock, secs(3)).await;
+    let guard = acquire_job(&redlock, secs(3)).await;
     let first = guard.valid_until();
     eventually("the lock must be renewed once", || {
         guard.valid_until() > first
@@ -160,17 +160,17 @@ async fn loss_is_reported_when_the_lease_ends_while_every_renewal_hangs() {
     // Let the client process the answers that the masters sent before they stopped. They may still extend the lock.
     tokio::time::sleep(ms(100)).await;
     let deadline = guard.valid_until();
-    assert_eq!(end(&guard).await, LossCause::Expired);
+    assert_eq!(loss_cause(&guard).await, LossCause::Expired);
     assert_eq!(guard.valid_until(), deadline);
-    assert_at(deadline);
+    assert_is_soon_after(deadline);
     for master in &masters {
         master.cont().expect("continued");
     }
-    let next = redlock.lock("job").wait(Wait::Forever).acquire();
-    let next = tokio::time::timeout(PATIENCE, next)
+    let next_guard = redlock.lock("job").wait(Wait::Forever).acquire();
+    let next_guard = tokio::time::timeout(PATIENCE, next_guard)
         .await
         .expect("the next acquire must end in time");
-    assert!(next.expect("free").fencing_token() > guard.fencing_token());
+    assert!(next_guard.expect("free").fencing_token() > guard.fencing_token());
     let released = guard.release().await;
     assert!(!released.was_valid);
     assert_eq!(released.on, 0, "{released:?}");
@@ -180,7 +180,7 @@ async fn loss_is_reported_when_the_lease_ends_while_every_renewal_hangs() {
 async fn lock_survives_an_outage_shorter_than_the_lock_ttl() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let guard = held(&redlock, secs(6)).await;
+    let guard = acquire_job(&redlock, secs(6)).await;
     masters[0].stop().expect("stopped");
     masters[1].stop().expect("stopped");
     tokio::time::sleep(secs(3)).await;
@@ -195,16 +195,16 @@ async fn lock_survives_an_outage_shorter_than_the_lock_ttl() {
 async fn renewal_refused_by_a_majority_is_immediately_reported_as_a_loss() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let guard = held(&redlock, secs(12)).await;
+    let guard = acquire_job(&redlock, secs(12)).await;
     for master in masters.iter().take(2) {
         ask_server(master, &["SET", "job", "a thief"]);
     }
-    let cause = end(&guard).await;
+    let cause = loss_cause(&guard).await;
     assert_eq!(cause, LossCause::TakenAway);
-    let early = guard.valid_until().saturating_since(Instant::now());
+    let remaining_at_loss = guard.valid_until().saturating_since(Instant::now());
     assert!(
-        early > secs(3),
-        "the loss must be reported immediately, but at the report only {early:?} of the validity were left"
+        remaining_at_loss > secs(3),
+        "the loss must be reported immediately, but at the report only {remaining_at_loss:?} of the validity were left"
     );
     eventually("the third master must have released the lock", || {
         !has_key(&masters[2], "job")
@@ -225,7 +225,7 @@ async fn renewal_refused_by_a_majority_is_immediately_reported_as_a_loss() {
 async fn renewal_refused_by_a_minority_does_not_end_the_lock() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let guard = held(&redlock, secs(2)).await;
+    let guard = acquire_job(&redlock, secs(2)).await;
     ask_server(&masters[0], &["SET", "job", "a thief"]);
     tokio::time::sleep(secs(5)).await;
     assert!(guard.is_valid());
@@ -235,21 +235,21 @@ async fn renewal_refused_by_a_minority_does_not_end_the_lock() {
 async fn lock_key_lost_by_a_minority_is_restored_by_the_next_renewal() {
     let masters = masters(5);
     let redlock = redlock(&masters);
-    let guard = held(&redlock, secs(6)).await;
+    let guard = acquire_job(&redlock, secs(6)).await;
     eventually("all masters must have the key", || {
         count_masters_with(&masters, "job") == 5
     })
     .await;
     masters[0].restart_empty().expect("restarted");
     ask_server(&masters[1], &["DEL", "job"]);
-    let since = Instant::now();
+    let deleted_at = Instant::now();
     eventually("all masters must have the key again", || {
         count_masters_with(&masters, "job") == 5
     })
     .await;
-    let healed = Instant::now().saturating_since(since);
+    let repair_time = Instant::now().saturating_since(deleted_at);
     // The next renewal must restore the key on `masters[0]` and `masters[1]`. Renewals are 2 s apart.
-    assert!(healed < secs(2) + MARGIN, "{healed:?}");
+    assert!(repair_time < secs(2) + MARGIN, "{repair_time:?}");
     for master in &masters {
         let value = ask_server(master, &["GET", "job"]);
         assert_eq!(value, guard.token().to_string().as_str().into());
@@ -311,16 +311,20 @@ async fn extension_never_shortens_a_lease() {
     let guard = lease.acquire().await.expect("free");
     let token = guard.fencing_token();
     guard.extend(secs(30)).await.expect("extended");
-    let long = guard.valid_until();
+    let first_deadline = guard.valid_until();
     assert!(guard.remaining() > secs(15));
     guard
         .extend(secs(5))
         .await
         .expect("an extension by less than the remaining lease must not fail");
-    assert_eq!(guard.valid_until(), long);
+    assert_eq!(guard.valid_until(), first_deadline);
     redlock.flush().await;
     for master in &masters {
-        assert!(left(master) > secs(15), "{:?}", left(master));
+        assert!(
+            remaining_ttl(master) > secs(15),
+            "{:?}",
+            remaining_ttl(master)
+        );
     }
     assert_eq!(guard.fencing_token(), token);
 }
@@ -349,7 +353,7 @@ async fn extension_of_a_lock_overwritten_by_another_client_reports_a_loss() {
     }
     let lost = Err(ExtendError::Lost(LossCause::TakenAway));
     assert_eq!(guard.extend(secs(30)).await, lost);
-    assert_eq!(end(&guard).await, LossCause::TakenAway);
+    assert_eq!(loss_cause(&guard).await, LossCause::TakenAway);
 }
 
 #[tokio::test]
@@ -372,9 +376,9 @@ async fn extension_without_a_majority_does_not_change_the_validity_of_the_lock()
     masters[0].cont().expect("continued");
     let started_at = Instant::now();
     while guard.extend(secs(30)).await.is_err() {
-        let waited = Instant::now().saturating_since(started_at);
+        let elapsed = Instant::now().saturating_since(started_at);
         assert!(
-            waited < PATIENCE,
+            elapsed < PATIENCE,
             "the extension must succeed once a majority of the masters answers"
         );
         tokio::time::sleep(ms(20)).await;
@@ -389,13 +393,13 @@ async fn release_of_an_expired_lock_reports_the_expiry_but_is_not_an_error() {
     let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
     let guard = lease.acquire().await.expect("free");
     tokio::time::sleep(ms(2200)).await;
-    let next = take(&redlock, "job").await;
+    let next_guard = take(&redlock, "job").await;
     let released = guard.release().await;
     assert!(!released.was_valid);
     assert_eq!(released.on, 0);
     assert_eq!(released.unreachable, 0);
     assert!(released.expired_on >= 2, "{released:?}");
-    assert!(next.is_valid());
+    assert!(next_guard.is_valid());
     redlock.flush().await;
     assert_eq!(
         count_masters_with(&masters, "job"),
@@ -420,8 +424,8 @@ async fn wait_for_a_loss_ends_when_the_lock_is_released() {
 
 #[tokio::test]
 async fn a_scope_stops_its_body_when_the_lock_is_lost() {
-    struct Told(Option<tokio::sync::oneshot::Sender<()>>);
-    impl Drop for Told {
+    struct NotifyOnDrop(Option<tokio::sync::oneshot::Sender<()>>);
+    impl Drop for NotifyOnDrop {
         fn drop(&mut self) {
             let _ = self.0.take().expect("once").send(());
         }
@@ -430,7 +434,7 @@ async fn a_scope_stops_its_body_when_the_lock_is_lost() {
     let redlock = redlock(&masters);
     let (sender, dropped) = tokio::sync::oneshot::channel();
     let scope = redlock.lock("job").ttl(secs(6)).scope(async |_| {
-        let _told = Told(Some(sender));
+        let _notify = NotifyOnDrop(Some(sender));
         for master in &masters {
             ask_server(master, &["SET", "job", "a thief"]);
         }
@@ -482,30 +486,34 @@ async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
 async fn guard_report_includes_answers_that_arrived_after_acquire_returned() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    drop(held(&redlock, secs(20)).await);
+    drop(acquire_job(&redlock, secs(20)).await);
     redlock.flush().await;
     masters[0].stop().expect("stopped");
-    let guard = held(&redlock, secs(20)).await;
-    let said = || guard.report().swap_remove(0);
-    assert_eq!(said().outcome, NodeOutcome::Silent);
+    let guard = acquire_job(&redlock, secs(20)).await;
+    let report = || guard.report().swap_remove(0);
+    assert_eq!(report().outcome, NodeOutcome::Silent);
     eventually(
         "the report must show that the stopped master is silent",
-        || matches!(said().outcome, NodeOutcome::Fault(Fault::Timeout(_))) && said().late,
+        || matches!(report().outcome, NodeOutcome::Fault(Fault::Timeout(_))) && report().late,
     )
     .await;
     masters[0].cont().expect("continued");
     eventually("the report must show the late answer of the master", || {
-        said().outcome == NodeOutcome::Yes
+        report().outcome == NodeOutcome::Yes
     })
     .await;
-    assert!(said().late);
-    let on_time = guard.report().split_off(1);
-    assert!(on_time.iter().all(|one| one.outcome == NodeOutcome::Yes));
+    assert!(report().late);
+    let other_reports = guard.report().split_off(1);
+    assert!(
+        other_reports
+            .iter()
+            .all(|one| one.outcome == NodeOutcome::Yes)
+    );
     guard.release().await;
 }
 
 /// Settings with this restart guard. `max_ttl` is short, because tests wait that long for a restarted master's vote.
-fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
+fn builder_with_guard(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
     Redlock::builder()
         .masters(masters.urls())
         .ttl(secs(1))
@@ -517,62 +525,65 @@ fn guarded(masters: &Masters, guard: RestartGuard) -> RedlockBuilder {
 
 /// Acquires a lock that is free or becomes free soon. Waits for it, because a single attempt may fail on a busy
 /// machine.
-async fn take_in_time(redlock: &Redlock, resource: &str) -> LockGuard {
+async fn take_within_patience(redlock: &Redlock, resource: &str) -> LockGuard {
     let lock = redlock.lock(resource).wait(Wait::For(PATIENCE));
     lock.acquire()
         .await
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn quarantined(error: &AcquireError) -> usize {
-    let is = |outcome: &NodeOutcome| matches!(outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
+fn count_quarantined(error: &AcquireError) -> usize {
+    let is_quarantined =
+        |outcome: &NodeOutcome| matches!(outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
     let reports = error.reports().iter();
-    reports.filter(|report| is(&report.outcome)).count()
+    reports
+        .filter(|report| is_quarantined(&report.outcome))
+        .count()
 }
 
 #[tokio::test]
 async fn masters_restarted_empty_do_not_vote_before_the_longest_lease_has_ended() {
     let masters = masters(3);
-    let first = guarded(&masters, RestartGuard::AfterFirstContact);
+    let first = builder_with_guard(&masters, RestartGuard::AfterFirstContact);
     let (first, second) = (first.clone().build(), first.build());
     let (first, second) = (first.expect("good"), second.expect("good"));
     // With `AfterFirstContact`, a client detects the restart of a master only if it contacted the master before. So let
     // both clients contact all masters.
     for redlock in [&first, &second] {
-        let met = async || {
+        let are_all_reached = async || {
             let status = redlock.status("job").await.expect("the name must be valid");
             status.nodes.iter().all(|node| node.state.is_ok())
         };
         let started_at = Instant::now();
-        while !met().await {
-            let waited = Instant::now().saturating_since(started_at);
+        while !are_all_reached().await {
+            let elapsed = Instant::now().saturating_since(started_at);
             assert!(
-                waited < PATIENCE,
+                elapsed < PATIENCE,
                 "timed out: all masters must answer the status request"
             );
         }
     }
-    let guard = take_in_time(&first, "job").await;
+    let guard = take_within_patience(&first, "job").await;
     let mut was_quarantined = false;
-    let restarted = Instant::now();
+    let restarted_at = Instant::now();
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
     // Two of the three masters have lost the lock. Without the restart guard, these two could grant the lock to a
     // second holder.
     loop {
         match second.acquire("job").await {
-            Ok(thief) => {
-                let after = Instant::now().saturating_since(restarted);
+            Ok(second_guard) => {
+                let time_since_restart = Instant::now().saturating_since(restarted_at);
                 assert!(
-                    after > secs(2),
-                    "the masters must not vote before the longest lease has ended, but voted {after:?} after their \
+                    time_since_restart > secs(2),
+                    "the masters must not vote before the longest lease has ended, but voted {time_since_restart:?} after their \
                      restart"
                 );
                 assert!(
                     !guard.is_valid(),
                     "the first holder must have lost the lock by now"
                 );
-                assert!(thief.fencing_token() > guard.fencing_token());
+                assert!(second_guard.fencing_token() > guard.fencing_token());
                 assert!(
                     was_quarantined,
                     "an earlier attempt must have failed because of the restart guard"
@@ -580,9 +591,9 @@ async fn masters_restarted_empty_do_not_vote_before_the_longest_lease_has_ended(
                 break;
             }
             Err(error) => {
-                let after = Instant::now().saturating_since(restarted);
-                assert!(after < PATIENCE, "{error}");
-                if quarantined(&error) == 2 {
+                let time_since_restart = Instant::now().saturating_since(restarted_at);
+                assert!(time_since_restart < PATIENCE, "{error}");
+                if count_quarantined(&error) == 2 {
                     assert!(error.details().contains("restart guard"), "{error}");
                     was_quarantined = true;
                 }
@@ -595,18 +606,20 @@ async fn masters_restarted_empty_do_not_vote_before_the_longest_lease_has_ended(
 #[tokio::test]
 async fn restart_guard_ignores_the_vote_of_a_master_right_after_its_start() {
     let masters = masters(3);
-    let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
+    let redlock = builder_with_guard(&masters, RestartGuard::On)
+        .build()
+        .expect("good");
     // Repeat the attempt until its error reports two ignored votes. On a busy machine, an attempt may fail for other
     // reasons.
-    while quarantined(
+    while count_quarantined(
         &redlock
             .acquire("job")
             .await
             .expect_err("masters under the restart guard must refuse their vote"),
     ) < 2
     {}
-    let patient = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
-    patient
+    let patient_acquire = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
+    patient_acquire
         .await
         .expect("masters must vote when the waiting time of the restart guard has ended")
         .release()
@@ -614,16 +627,16 @@ async fn restart_guard_ignores_the_vote_of_a_master_right_after_its_start() {
     // With these two settings of the guard, the client trusts newly started masters.
     for guard in [RestartGuard::AfterFirstContact, RestartGuard::Off] {
         let masters = support::masters(3);
-        let redlock = guarded(&masters, guard).build().expect("good");
-        take_in_time(&redlock, "job").await.release().await;
+        let redlock = builder_with_guard(&masters, guard).build().expect("good");
+        take_within_patience(&redlock, "job").await.release().await;
     }
 }
 
 /// After the clock of a Redis server was set back, the server reports a negative uptime.
 #[tokio::test]
 async fn masters_whose_clock_was_set_back_after_their_start_vote_after_max_ttl() {
-    let shim = match ClockShim::build() {
-        Ok(shim) => shim,
+    let clock_shim = match ClockShim::build() {
+        Ok(clock_shim) => clock_shim,
         Err(error) => {
             eprintln!(
                 "SKIPPED: this machine cannot build the library that shifts a clock: {error}"
@@ -632,41 +645,43 @@ async fn masters_whose_clock_was_set_back_after_their_start_vote_after_max_ttl()
         }
     };
     let offsets = [0, 1, 2].map(|_| {
-        let offset = shim.offset_file().expect("an offset file");
+        let offset = clock_shim.offset_file().expect("an offset file");
         offset.set(secs(7_200), Skew::Ahead).expect("set");
         offset
     });
-    let masters = Masters::start_with(3, |n| ServerOptions::new().clock(&shim, &offsets[n]));
+    let masters = Masters::start_with(3, |n| ServerOptions::new().clock(&clock_shim, &offsets[n]));
     let masters = masters.expect("three masters");
     for offset in &offsets {
         offset.set(Duration::ZERO, Skew::Ahead).expect("set");
     }
     let started_at = Instant::now();
-    let redlock = guarded(&masters, RestartGuard::On).build().expect("good");
+    let redlock = builder_with_guard(&masters, RestartGuard::On)
+        .build()
+        .expect("good");
     let error = loop {
         let outcome = redlock.acquire("job").await;
         let error = outcome.expect_err("masters under the restart guard must not vote");
-        if quarantined(&error) >= 2 {
+        if count_quarantined(&error) >= 2 {
             break error;
         }
-        let waited = Instant::now().saturating_since(started_at);
-        assert!(waited < PATIENCE, "{}", error.details());
+        let elapsed = Instant::now().saturating_since(started_at);
+        assert!(elapsed < PATIENCE, "{}", error.details());
     };
     assert!(
         error.details().contains("restart guard"),
         "{}",
         error.details()
     );
-    let guard = take_in_time(&redlock, "job").await;
-    let waited = Instant::now().saturating_since(started_at);
+    let guard = take_within_patience(&redlock, "job").await;
+    let elapsed = Instant::now().saturating_since(started_at);
     assert!(
-        waited >= secs(4),
-        "the masters voted {waited:?} after the first contact, but only 4 s after it can no lock be forgotten"
+        elapsed >= secs(4),
+        "the masters voted {elapsed:?} after the first contact, but only 4 s after it can no lock be forgotten"
     );
     guard.release().await;
-    for found in redlock.inspect().await {
-        assert_eq!(found.fault, None);
-        assert!(found.is_uptime_impossible && found.uptime == Some(Duration::ZERO));
+    for inspection in redlock.inspect().await {
+        assert_eq!(inspection.fault, None);
+        assert!(inspection.is_uptime_impossible && inspection.uptime == Some(Duration::ZERO));
     }
 }
 
@@ -676,22 +691,22 @@ async fn restart_guard_allows_queries_and_releases_on_a_newly_started_master() {
     let on = Redlock::builder().restart_guard(RestartGuard::On);
     let off = Redlock::builder().restart_guard(RestartGuard::Off);
     let url = masters[0].url();
-    let young = quorate::testing::connect(&url, &on).expect("the address must be valid");
-    let trusted = quorate::testing::connect(&url, &off).expect("the address must be valid");
+    let young_node = quorate::testing::connect(&url, &on).expect("the address must be valid");
+    let trusted_node = quorate::testing::connect(&url, &off).expect("the address must be valid");
     let lock = claim(b"job", 1);
-    send(&*trusted, acquire(&lock, secs(30), 0))
+    send(&*trusted_node, acquire(&lock, secs(30), 0))
         .await
         .expect("free");
-    let gone = send(&*young, release(&lock)).await;
-    assert_eq!(gone, Ok(Answer::Released(true)));
+    let reply = send(&*young_node, release(&lock)).await;
+    assert_eq!(reply, Ok(Answer::Released(true)));
     // Test 3,000 acquire requests, because the client must send them in more than one message.
     let mut replies = ReplyCollector::new();
     for n in 0..3_000 {
         let claim = claim(format!("job {n}").as_bytes(), 1);
-        replies.send(&*young, n, acquire(&claim, secs(30), 0));
+        replies.send(&*young_node, n, acquire(&claim, secs(30), 0));
     }
-    for (_, said) in replies.collect(3_000).await {
-        assert!(matches!(said, Err(Fault::Quarantined(_))), "{said:?}");
+    for (_, report) in replies.collect(3_000).await {
+        assert!(matches!(report, Err(Fault::Quarantined(_))), "{report:?}");
     }
 }
 
@@ -699,12 +714,12 @@ async fn restart_guard_allows_queries_and_releases_on_a_newly_started_master() {
 async fn extended_resolves_at_a_renewal_and_at_an_extension() {
     let redlock = Redlock::in_memory(3);
     let outcome = redlock.lock("renewed").ttl(secs(3)).acquire().await;
-    let renewed = outcome.expect("free");
-    let before = Instant::now() + renewed.remaining();
-    tokio::time::timeout(PATIENCE, renewed.extended())
+    let renewed_guard = outcome.expect("free");
+    let before = Instant::now() + renewed_guard.remaining();
+    tokio::time::timeout(PATIENCE, renewed_guard.extended())
         .await
         .expect("a renewal is due after a third of the ttl");
-    assert!(Instant::now() + renewed.remaining() > before + ms(500));
+    assert!(Instant::now() + renewed_guard.remaining() > before + ms(500));
     let lock = redlock.lock("extended").renewal(false);
     let guard = lock.acquire().await.expect("free");
     // An extension between the call and the first poll of the future must not be missed.

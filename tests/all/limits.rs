@@ -12,14 +12,14 @@ use quorate::node::Node;
 
 /// The connect timeout. It is far longer than a call on existing connections may take. Only the first call of a client
 /// may wait this long.
-const CONNECT: Duration = secs(60);
+const CONNECT_TIMEOUT: Duration = secs(60);
 
-fn over(nodes: &[Arc<Stubborn>]) -> Redlock {
+fn client_over(nodes: &[Arc<Stubborn>]) -> Redlock {
     let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     Redlock::builder()
         .nodes(nodes.collect())
         .node_timeout(ms(50))
-        .connect_timeout(CONNECT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .ttl(secs(20))
         .build()
         .expect("good settings")
@@ -28,20 +28,20 @@ fn over(nodes: &[Arc<Stubborn>]) -> Redlock {
 #[tokio::test]
 async fn acquire_on_existing_connections_does_not_wait_for_the_connect_timeout() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
-    let redlock = over(&nodes);
+    let redlock = client_over(&nodes);
     take(&redlock, "job").await.release().await;
     for node in &nodes {
         node.set_rule(|_| Unanswered);
     }
     let started_at = Instant::now();
-    let tried = redlock.try_acquire("job").await;
+    let outcome = redlock.try_acquire("job").await;
     assert!(
-        !matches!(tried, Ok(quorate::TryAcquire::Acquired(_))),
-        "{tried:?}"
+        !matches!(outcome, Ok(quorate::TryAcquire::Acquired(_))),
+        "{outcome:?}"
     );
     // The attempt ends soon after the node timeout. The limit of 15 s allows for a busy machine.
     assert!(
-        started_at.elapsed() < CONNECT / 4,
+        started_at.elapsed() < CONNECT_TIMEOUT / 4,
         "{:?}",
         started_at.elapsed()
     );
@@ -52,7 +52,7 @@ async fn acquire_on_existing_connections_does_not_wait_for_the_connect_timeout()
 #[tokio::test]
 async fn votes_that_arrive_shortly_after_the_node_timeout_are_counted() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
-    let redlock = over(&nodes);
+    let redlock = client_over(&nodes);
     take(&redlock, "job").await.release().await;
     for node in &nodes {
         node.set_rule(|_| Late(ms(500)));
@@ -71,8 +71,11 @@ async fn status_waits_for_a_slow_majority() {
     for node in &nodes {
         node.set_rule(|_| Late(ms(1_500)));
     }
-    let seen = redlock.status("job").await.expect("the name must be valid");
-    assert!(seen.nodes.iter().all(|node| node.state.is_ok()), "{seen:?}");
+    let status = redlock.status("job").await.expect("the name must be valid");
+    assert!(
+        status.nodes.iter().all(|node| node.state.is_ok()),
+        "{status:?}"
+    );
 }
 
 #[tokio::test]

@@ -5,10 +5,11 @@ use crate::support::{
 };
 use quorate::{Listing, NodeStatus, Redlock, StatusVerdict};
 
-fn names(listing: &Listing) -> Vec<String> {
-    let names = listing.locks.iter();
-    let names = names.map(|lock| String::from_utf8_lossy(&lock.resource).into_owned());
-    names.collect()
+fn resource_names(listing: &Listing) -> Vec<String> {
+    let resource_names = listing.locks.iter();
+    let resource_names =
+        resource_names.map(|lock| String::from_utf8_lossy(&lock.resource).into_owned());
+    resource_names.collect()
 }
 
 #[tokio::test]
@@ -36,23 +37,27 @@ async fn list_shows_the_holder_and_the_waiters_of_each_lock() {
         ask_server(master, &["SET", "deploy:db", "foreign", "PX", "60000"]);
     }
     let listing = redlock.list("deploy:").await;
-    assert_eq!(names(&listing), ["deploy:api", "deploy:db", "deploy:web"]);
-    assert!(listing.complete && listing.faults.is_empty(), "{listing:?}");
-    let web = &listing.locks[2].status;
     assert_eq!(
-        web.note().and_then(|note| note.text.as_deref()),
+        resource_names(&listing),
+        ["deploy:api", "deploy:db", "deploy:web"]
+    );
+    assert!(listing.complete && listing.faults.is_empty(), "{listing:?}");
+    let web_status = &listing.locks[2].status;
+    assert_eq!(
+        web_status.note().and_then(|note| note.text.as_deref()),
         Some("by hand")
     );
     assert!(
-        web.nodes
+        web_status
+            .nodes
             .iter()
             .all(|node| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1))
     );
-    let db = &listing.locks[1].status;
+    let db_status = &listing.locks[1].status;
     // The lock key contains a foreign value. The list shows this value where it otherwise names the holder.
-    let told = StatusVerdict::Held(b"not a lock of ours".to_vec());
-    assert_eq!(db.verdict(), told);
-    assert_eq!(names(&redlock.list("").await).len(), 4);
+    let verdict = StatusVerdict::Held(b"not a lock of ours".to_vec());
+    assert_eq!(db_status.verdict(), verdict);
+    assert_eq!(resource_names(&redlock.list("").await).len(), 4);
     assert!(redlock.list("none").await.locks.is_empty());
     waiter.abort();
 }
@@ -61,13 +66,13 @@ async fn list_shows_the_holder_and_the_waiters_of_each_lock() {
 async fn list_treats_pattern_characters_in_prefixes_literally() {
     let masters = masters(1);
     let build_result = settings(masters.urls()).prefix("a*b:").build();
-    let ours = build_result.expect("good settings");
-    let _one = take(&ours, "x[1]").await;
+    let prefix_client = build_result.expect("good settings");
+    let _one = take(&prefix_client, "x[1]").await;
     let _two = take(&redlock(&masters), "aab:x[1]").await;
     ask_server(&masters[0], &["LPUSH", "a*b:list", "x"]);
-    assert_eq!(names(&ours.list("").await), ["x[1]"]);
-    assert_eq!(names(&ours.list("x[").await), ["x[1]"]);
-    assert!(ours.list("x?").await.locks.is_empty());
+    assert_eq!(resource_names(&prefix_client.list("").await), ["x[1]"]);
+    assert_eq!(resource_names(&prefix_client.list("x[").await), ["x[1]"]);
+    assert!(prefix_client.list("x?").await.locks.is_empty());
 }
 
 #[tokio::test]
@@ -78,7 +83,7 @@ async fn list_shows_the_names_of_unreachable_masters() {
     let _guard = take(&redlock, "job").await;
     masters[0].kill().expect("killed");
     let listing = redlock.list("").await;
-    assert_eq!(names(&listing), ["job"]);
+    assert_eq!(resource_names(&listing), ["job"]);
     assert_eq!(listing.faults.len(), 1, "{listing:?}");
     masters[1].stop().expect("stopped");
     let listing = redlock.list("").await;
@@ -91,8 +96,8 @@ async fn list_that_is_cut_at_1000_locks_is_marked_as_incomplete() {
     let masters = masters(1);
     let build_result = settings(masters.urls()).node_timeout(secs(5)).build();
     let redlock = build_result.expect("good settings");
-    let fill = "for i = 1, 3000 do redis.call('SET', 'many:' .. i, 'x', 'PX', 600000) end";
-    ask_server(&masters[0], &["EVAL", fill, "0"]);
+    let fill_script = "for i = 1, 3000 do redis.call('SET', 'many:' .. i, 'x', 'PX', 600000) end";
+    ask_server(&masters[0], &["EVAL", fill_script, "0"]);
     let listing = redlock.list("many:").await;
     assert_eq!(listing.locks.len(), 1000);
     assert!(!listing.complete);
@@ -105,12 +110,12 @@ async fn list_that_is_cut_at_1000_locks_is_marked_as_incomplete() {
 async fn list_is_marked_as_incomplete_if_no_majority_of_masters_answers() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    for down in 0..3 {
+    for stopped_count in 0..3 {
         let listing = redlock.list("").await;
-        let has_majority = down < 2;
+        let has_majority = stopped_count < 2;
         assert_eq!(listing.majority_answered, has_majority, "{listing:?}");
         assert_eq!(listing.complete, has_majority, "{listing:?}");
-        masters[down].kill().expect("killed");
+        masters[stopped_count].kill().expect("killed");
     }
     assert!(!redlock.list("").await.complete);
 }
@@ -119,7 +124,7 @@ async fn list_is_marked_as_incomplete_if_no_majority_of_masters_answers() {
 async fn list_shows_locks_on_memory_masters() {
     let redlock = Redlock::in_memory(3);
     let _guard = take(&redlock, "job").await;
-    assert_eq!(names(&redlock.list("j").await), ["job"]);
+    assert_eq!(resource_names(&redlock.list("j").await), ["job"]);
     assert!(redlock.list("k").await.locks.is_empty());
 }
 
@@ -148,7 +153,7 @@ async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
         },
     )
     .await;
-    let text_of = |slot| {
+    let note_of_slot = |slot| {
         let mut held = held.iter().zip(["one", "two"]);
         let held = held.find(|(guard, _)| guard.slot() == slot);
         held.map(|(_, text)| text)
@@ -156,15 +161,16 @@ async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
     let listing = redlock.list("deploy:").await;
     let slots: Vec<_> = listing.locks.iter().map(|lock| lock.slot).collect();
     assert_eq!(slots, [None, Some(0), Some(1)], "{listing:?}");
-    assert_eq!(names(&listing), ["deploy:api"; 3]);
+    assert_eq!(resource_names(&listing), ["deploy:api"; 3]);
     let result = redlock.semaphore_status("deploy:api").await;
     let status = result.expect("the name must be valid");
     assert_eq!(status.permits.len(), 2, "{status:?}");
     for permit in listing.locks[1..].iter().chain(&status.permits) {
         let note = permit.status.note().and_then(|note| note.text.as_deref());
-        assert_eq!(note, text_of(permit.slot), "{permit:?}");
-        let one_waits = |node: &NodeStatus| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1);
-        assert!(permit.status.nodes.iter().all(one_waits));
+        assert_eq!(note, note_of_slot(permit.slot), "{permit:?}");
+        let has_one_waiter =
+            |node: &NodeStatus| node.state.as_ref().is_ok_and(|s| s.queue.len() == 1);
+        assert!(permit.status.nodes.iter().all(has_one_waiter));
     }
     // The first listed lock has the same name as the semaphore, but no waiter: the waiter waits for the semaphore.
     assert!(listing.locks[0].status.nodes.iter().all(|node| {
@@ -172,14 +178,14 @@ async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
         state.queue.is_empty()
     }));
     assert!(redlock.list("api").await.locks.is_empty());
-    let [one, two] = held;
-    one.release().await;
-    let next = waiter
+    let [first_guard, second_guard] = held;
+    first_guard.release().await;
+    let next_guard = waiter
         .await
         .expect("no panic")
         .expect("the waiter must get the released slot of the semaphore");
-    two.release().await;
-    next.release().await;
+    second_guard.release().await;
+    next_guard.release().await;
     redlock.flush().await;
     let status = redlock.semaphore_status("deploy:api").await;
     let status = status.expect("the name must be valid");
@@ -198,24 +204,25 @@ async fn forced_release_of_a_permit_passes_its_slot_to_a_waiter() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let permit = || redlock.semaphore("api", 2).ttl(secs(6)).acquire();
-    let (one, two) = (permit().await.expect("free"), permit().await.expect("free"));
+    let (first_guard, second_guard) =
+        (permit().await.expect("free"), permit().await.expect("free"));
     let client = settings(masters.urls()).build().expect("good settings");
     let waiter = tokio::spawn(async move { client.semaphore("api", 2).acquire().await });
     eventually("the task must be waiting for the lock", || {
         count_masters_with(&masters, "quorate:queue:quorate:slot:line:api") == 3
     })
     .await;
-    let slot = one.slot().expect("one");
-    let was = redlock.break_permit("api", slot).await.expect("a slot");
-    let value = one.token().to_string().into_bytes();
-    assert_eq!(was.verdict(), StatusVerdict::Held(value));
-    let next = tokio::time::timeout(secs(5), waiter).await.expect("woken");
-    let next = next
+    let slot = first_guard.slot().expect("one");
+    let status = redlock.break_permit("api", slot).await.expect("a slot");
+    let value = first_guard.token().to_string().into_bytes();
+    assert_eq!(status.verdict(), StatusVerdict::Held(value));
+    let next_guard = tokio::time::timeout(secs(5), waiter).await.expect("woken");
+    let next_guard = next_guard
         .expect("the waiter must get the released slot of the semaphore")
         .expect("the waiter must get the lock");
-    assert_eq!(next.slot(), Some(slot));
-    assert_eq!(one.lost().await, quorate::LossCause::TakenAway);
-    assert!(two.is_valid() && next.is_valid());
+    assert_eq!(next_guard.slot(), Some(slot));
+    assert_eq!(first_guard.lost().await, quorate::LossCause::TakenAway);
+    assert!(second_guard.is_valid() && next_guard.is_valid());
     let error = redlock.break_permit("api", 64).await.expect_err("no slot");
     assert_eq!(
         error.to_string(),
@@ -250,6 +257,6 @@ async fn lock_with_a_different_foreign_holder_on_each_master_is_listed_once() {
     assert_eq!(status.verdict(), StatusVerdict::Split);
     let listing = redlock.list("").await;
     assert_eq!(listing.locks[0].status.verdict(), StatusVerdict::Split);
-    let shown = format!("{listing:?}");
-    assert!(!shown.contains("two"), "{shown}");
+    let listing_text = format!("{listing:?}");
+    assert!(!listing_text.contains("two"), "{listing_text}");
 }

@@ -18,24 +18,27 @@ use quorate::{Redlock, RedlockBuilder, Retry, TryAcquire, Wait};
 const TEN_MINUTES: Duration = secs(600);
 
 /// Three masters in memory. Counts the acquire requests to all three masters in one total.
-struct World {
+struct CountedMasters {
     nodes: [Arc<Stubborn>; 3],
-    asked: Arc<AtomicUsize>,
+    acquire_count: Arc<AtomicUsize>,
 }
 
-impl World {
+impl CountedMasters {
     fn new() -> Self {
-        let asked = Arc::<AtomicUsize>::default();
+        let acquire_count = Arc::<AtomicUsize>::default();
         let nodes = ["a", "b", "c"].map(|name| {
-            let asked = asked.clone();
+            let acquire_count = acquire_count.clone();
             Stubborn::new(name, move |request| {
                 if matches!(request, Request::Acquire { .. }) {
-                    asked.fetch_add(1, Ordering::Relaxed);
+                    acquire_count.fetch_add(1, Ordering::Relaxed);
                 }
                 Answered
             })
         });
-        Self { nodes, asked }
+        Self {
+            nodes,
+            acquire_count,
+        }
     }
 
     fn settings(&self) -> RedlockBuilder {
@@ -50,15 +53,15 @@ impl World {
 
     /// A client that notices a release only by a wake-up, because its retry delay is ten minutes. It acts as a separate
     /// process.
-    fn process(&self) -> Redlock {
-        let patient = self.settings().retry(Retry::new(TEN_MINUTES, TEN_MINUTES));
-        patient.build().expect("good settings")
+    fn waking_client(&self) -> Redlock {
+        let builder = self.settings().retry(Retry::new(TEN_MINUTES, TEN_MINUTES));
+        builder.build().expect("good settings")
     }
 
     /// A client that retries every 5 ms, so it notices a release even without a wake-up. It acts as a separate process.
-    fn watchful(&self) -> Redlock {
-        let watchful = self.settings().retry(Retry::new(ms(5), ms(5)));
-        watchful.build().expect("good settings")
+    fn retrying_client(&self) -> Redlock {
+        let retrying_client = self.settings().retry(Retry::new(ms(5), ms(5)));
+        retrying_client.build().expect("good settings")
     }
 
     fn held_by_another(self) -> Self {
@@ -74,104 +77,104 @@ impl World {
         }
     }
 
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::Relaxed)
+    fn acquire_count(&self) -> usize {
+        self.acquire_count.load(Ordering::Relaxed)
     }
 }
 
 /// Starts a waiter, and waits until its progress callback is called for the first time. From then on the waiter is
 /// queued, either in this process or at the masters.
-async fn stands(redlock: &Redlock, wait: Wait) -> Waiter {
-    let looks = Arc::<AtomicUsize>::default();
-    let seen = looks.clone();
+async fn start_waiter_with(redlock: &Redlock, wait: Wait) -> Waiter {
+    let progress_count = Arc::<AtomicUsize>::default();
+    let counter = progress_count.clone();
     let redlock = redlock.clone();
     let waiter = tokio::spawn(async move {
         let lock = redlock.lock("job").wait(wait);
-        let look = move |_: &quorate::Waiting| {
-            seen.fetch_add(1, Ordering::Relaxed);
+        let count_progress = move |_: &quorate::Waiting| {
+            counter.fetch_add(1, Ordering::Relaxed);
         };
-        lock.waiting(look).acquire().await
+        lock.waiting(count_progress).acquire().await
     });
     eventually("the task must be waiting for the lock", || {
-        looks.load(Ordering::Relaxed) > 0
+        progress_count.load(Ordering::Relaxed) > 0
     })
     .await;
     waiter
 }
 
-async fn waits(redlock: &Redlock) -> Waiter {
-    stands(redlock, Wait::Forever).await
+async fn start_waiter(redlock: &Redlock) -> Waiter {
+    start_waiter_with(redlock, Wait::Forever).await
 }
 
-async fn all_get_it(waiters: impl IntoIterator<Item = Waiter>) {
+async fn assert_all_acquire(waiters: impl IntoIterator<Item = Waiter>) {
     for waiter in waiters {
         wait_for_guard(waiter).await.release().await;
     }
 }
 
-async fn leaves(waiter: Waiter) {
+async fn cancel(waiter: Waiter) {
     waiter.abort();
     assert!(waiter.await.expect_err("cut off").is_cancelled());
 }
 
 #[tokio::test]
 async fn dropped_first_waiter_passes_its_turn_to_the_next_waiter() {
-    let world = World::new().held_by_another();
-    let redlock = world.watchful();
-    let front = waits(&redlock).await;
-    let behind = [waits(&redlock).await, waits(&redlock).await];
-    leaves(front).await;
-    world.release_foreign();
-    all_get_it(behind).await;
+    let masters = CountedMasters::new().held_by_another();
+    let redlock = masters.retrying_client();
+    let first_waiter = start_waiter(&redlock).await;
+    let later_waiters = [start_waiter(&redlock).await, start_waiter(&redlock).await];
+    cancel(first_waiter).await;
+    masters.release_foreign();
+    assert_all_acquire(later_waiters).await;
 }
 
 #[tokio::test]
 async fn timed_out_first_waiter_passes_its_turn_to_the_next_waiter() {
-    let world = World::new().held_by_another();
-    let redlock = world.watchful();
-    let front = stands(&redlock, Wait::For(ms(100))).await;
-    let behind = [waits(&redlock).await, waits(&redlock).await];
-    front.await.expect("no panic").expect_err("held");
-    world.release_foreign();
-    all_get_it(behind).await;
+    let masters = CountedMasters::new().held_by_another();
+    let redlock = masters.retrying_client();
+    let first_waiter = start_waiter_with(&redlock, Wait::For(ms(100))).await;
+    let later_waiters = [start_waiter(&redlock).await, start_waiter(&redlock).await];
+    first_waiter.await.expect("no panic").expect_err("held");
+    masters.release_foreign();
+    assert_all_acquire(later_waiters).await;
 }
 
 #[tokio::test]
 async fn waiters_that_leave_the_middle_or_end_of_the_queue_are_skipped() {
-    let world = World::new();
-    let redlock = world.process();
+    let masters = CountedMasters::new();
+    let redlock = masters.waking_client();
     let guard = take(&redlock, "job").await;
-    let next = waits(&redlock).await;
-    let middle = waits(&redlock).await;
-    let after = waits(&redlock).await;
-    let last = waits(&redlock).await;
-    leaves(middle).await;
-    leaves(last).await;
+    let second_waiter = start_waiter(&redlock).await;
+    let cancelled_waiter = start_waiter(&redlock).await;
+    let third_waiter = start_waiter(&redlock).await;
+    let fourth_waiter = start_waiter(&redlock).await;
+    cancel(cancelled_waiter).await;
+    cancel(fourth_waiter).await;
     guard.release().await;
-    all_get_it([next, after]).await;
+    assert_all_acquire([second_waiter, third_waiter]).await;
     // Now the lock is free, and no caller of this process waits for it. So the next caller asks the masters
     // immediately.
-    let before = world.asked();
+    let before = masters.acquire_count();
     take(&redlock, "job").await.release().await;
-    assert_eq!(world.asked(), before + 3);
+    assert_eq!(masters.acquire_count(), before + 3);
 }
 
 /// Tests that the holder keeps the local turn until its release. The local turn is the right to ask the masters for
 /// this lock, so waiters of the same process send no requests until then.
 #[tokio::test]
 async fn callers_send_no_request_while_a_task_of_their_process_holds_the_lock() {
-    let world = World::new();
-    let redlock = world.watchful();
+    let masters = CountedMasters::new();
+    let redlock = masters.retrying_client();
     let guard = take(&redlock, "job").await;
-    let before = world.asked();
-    let behind = [waits(&redlock).await, waits(&redlock).await];
+    let before = masters.acquire_count();
+    let later_waiters = [start_waiter(&redlock).await, start_waiter(&redlock).await];
     // A waiter that had the local turn (the right to ask the masters) would send its request immediately.
     tokio::time::sleep(ms(200)).await;
-    assert_eq!(world.asked(), before);
+    assert_eq!(masters.acquire_count(), before);
     drop(guard);
-    all_get_it(behind).await;
+    assert_all_acquire(later_waiters).await;
     assert_eq!(
-        world.asked(),
+        masters.acquire_count(),
         before + 6,
         "each waiter must have made exactly one attempt"
     );
@@ -179,28 +182,28 @@ async fn callers_send_no_request_while_a_task_of_their_process_holds_the_lock() 
 
 #[tokio::test]
 async fn local_waiters_send_no_request_while_their_process_is_queued_on_the_masters() {
-    let world = World::new().held_by_another();
-    let redlock = world.process();
-    let front = waits(&redlock).await;
+    let masters = CountedMasters::new().held_by_another();
+    let redlock = masters.waking_client();
+    let first_waiter = start_waiter(&redlock).await;
     // The waiter joins the queue of the masters with its second attempt. Each attempt sends three requests.
-    eventually("the waiter must be queued", || world.asked() == 6).await;
-    let behind = [waits(&redlock).await, waits(&redlock).await];
+    eventually("the waiter must be queued", || masters.acquire_count() == 6).await;
+    let later_waiters = [start_waiter(&redlock).await, start_waiter(&redlock).await];
     tokio::time::sleep(ms(200)).await;
-    assert_eq!(world.asked(), 6);
-    for waiter in behind.into_iter().chain([front]) {
-        leaves(waiter).await;
+    assert_eq!(masters.acquire_count(), 6);
+    for waiter in later_waiters.into_iter().chain([first_waiter]) {
+        cancel(waiter).await;
     }
 }
 
 #[tokio::test]
 async fn waiters_of_the_same_process_are_served_in_order() {
-    let world = World::new();
-    let redlock = world.process();
+    let masters = CountedMasters::new();
+    let redlock = masters.waking_client();
     let guard = take(&redlock, "job").await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for number in 0..6 {
-        let (waiter, order) = (waits(&redlock).await, order.clone());
+        let (waiter, order) = (start_waiter(&redlock).await, order.clone());
         tasks.push(tokio::spawn(async move {
             let guard = wait_for_guard(waiter).await;
             order.lock().expect("no panic").push(number);
@@ -219,44 +222,44 @@ async fn waiters_of_the_same_process_are_served_in_order() {
 #[tokio::test]
 async fn try_acquire_does_not_overtake_the_next_waiter_of_its_process() {
     for released in [true, false] {
-        let world = World::new();
-        let redlock = world.process();
+        let masters = CountedMasters::new();
+        let redlock = masters.waking_client();
         let guard = take(&redlock, "job").await;
-        let waiting = [waits(&redlock).await, waits(&redlock).await];
+        let waiting = [start_waiter(&redlock).await, start_waiter(&redlock).await];
         if released {
             guard.release().await;
         } else {
             drop(guard);
         }
-        let before = world.asked();
-        let tried = redlock.try_acquire("job").await.expect("an answer");
-        assert!(matches!(tried, TryAcquire::Held(_)), "{tried:?}");
+        let before = masters.acquire_count();
+        let outcome = redlock.try_acquire("job").await.expect("an answer");
+        assert!(matches!(outcome, TryAcquire::Held(_)), "{outcome:?}");
         assert_eq!(
-            world.asked(),
+            masters.acquire_count(),
             before,
             "a try must send no request while a task of the same process holds the lock"
         );
-        all_get_it(waiting).await;
-        let tried = redlock.try_acquire("job").await.expect("an answer");
-        tried.acquired().expect("free").release().await;
+        assert_all_acquire(waiting).await;
+        let outcome = redlock.try_acquire("job").await.expect("an answer");
+        outcome.acquired().expect("free").release().await;
     }
 }
 
 #[tokio::test]
 async fn try_acquire_sends_no_request_while_other_tasks_of_its_process_wait() {
-    let world = World::new().held_by_another();
-    let redlock = world.process();
-    let front = waits(&redlock).await;
-    let behind = waits(&redlock).await;
-    eventually("the waiter must be queued", || world.asked() == 6).await;
-    let tried = redlock.try_acquire("job").await.expect("an answer");
-    let TryAcquire::Held(refusal) = tried else {
-        panic!("{tried:?}");
+    let masters = CountedMasters::new().held_by_another();
+    let redlock = masters.waking_client();
+    let first_waiter = start_waiter(&redlock).await;
+    let later_waiters = start_waiter(&redlock).await;
+    eventually("the waiter must be queued", || masters.acquire_count() == 6).await;
+    let outcome = redlock.try_acquire("job").await.expect("an answer");
+    let TryAcquire::Held(refusal) = outcome else {
+        panic!("{outcome:?}");
     };
     assert!(!refusal.held_here);
-    assert_eq!(world.asked(), 6);
-    for waiter in [behind, front] {
-        leaves(waiter).await;
+    assert_eq!(masters.acquire_count(), 6);
+    for waiter in [later_waiters, first_waiter] {
+        cancel(waiter).await;
     }
 }
 
@@ -264,15 +267,15 @@ async fn try_acquire_sends_no_request_while_other_tasks_of_its_process_wait() {
 /// is then the first in the queue.
 #[tokio::test]
 async fn wake_up_addressed_to_a_departed_waiter_wakes_the_next_waiter() {
-    let world = World::new();
-    let (ours, other) = (world.process(), world.process());
+    let masters = CountedMasters::new();
+    let (our_client, other) = (masters.waking_client(), masters.waking_client());
     let guard = take(&other, "job").await;
-    let first = waits(&ours).await;
-    let second = waits(&ours).await;
-    eventually("the waiter must be queued", || world.asked() == 9).await;
-    leaves(first).await;
+    let first = start_waiter(&our_client).await;
+    let second = start_waiter(&our_client).await;
+    eventually("the waiter must be queued", || masters.acquire_count() == 9).await;
+    cancel(first).await;
     eventually("the next waiter must ask the masters", || {
-        world.asked() == 15
+        masters.acquire_count() == 15
     })
     .await;
     guard.release().await;
@@ -282,43 +285,43 @@ async fn wake_up_addressed_to_a_departed_waiter_wakes_the_next_waiter() {
 /// After a wake-up, a waiter may find the lock held again. Tests that it then asks the masters only once.
 #[tokio::test]
 async fn waiter_asks_the_masters_only_once_after_a_spurious_wake_up() {
-    let world = World::new();
-    let (ours, other) = (world.process(), world.process());
+    let masters = CountedMasters::new();
+    let (our_client, other) = (masters.waking_client(), masters.waking_client());
     let guard = take(&other, "job").await;
-    let waiter = waits(&ours).await;
-    eventually("the waiter must be queued", || world.asked() == 9).await;
+    let waiter = start_waiter(&our_client).await;
+    eventually("the waiter must be queued", || masters.acquire_count() == 9).await;
     // Let another client take the lock before any other task runs. So the woken waiter finds the lock held.
     guard.release().await;
-    for node in &world.nodes {
+    for node in &masters.nodes {
         node.clone().held_by_another("job");
     }
     eventually("the woken waiter must ask for the lock", || {
-        world.asked() == 12
+        masters.acquire_count() == 12
     })
     .await;
     tokio::time::sleep(ms(200)).await;
-    assert_eq!(world.asked(), 12);
-    leaves(waiter).await;
+    assert_eq!(masters.acquire_count(), 12);
+    cancel(waiter).await;
 }
 
 /// Tests waiters on a runtime with several threads. They start to wait, give up and are dropped at random times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_waiters_are_served_although_other_waiters_give_up_or_are_dropped() {
-    let world = World::new();
-    let redlock = world.process();
+    let masters = CountedMasters::new();
+    let redlock = masters.waking_client();
     let mut tasks = Vec::new();
     for number in 0..200_u64 {
         let redlock = redlock.clone();
         tasks.push(tokio::spawn(async move {
-            let brief = Duration::from_micros(number * 37 % 500);
+            let short_wait = Duration::from_micros(number * 37 % 500);
             match number % 3 {
                 // The timeout drops this waiter at some await point.
-                0 => drop(tokio::time::timeout(brief, redlock.acquire("job")).await),
+                0 => drop(tokio::time::timeout(short_wait, redlock.acquire("job")).await),
                 1 => drop(redlock.try_acquire("job").await),
                 _ => {
                     let outcome = redlock.acquire("job").await;
                     let guard = outcome.unwrap_or_else(|error| panic!("{error}"));
-                    tokio::time::sleep(brief).await;
+                    tokio::time::sleep(short_wait).await;
                     drop(guard);
                 }
             }
@@ -334,13 +337,13 @@ async fn concurrent_waiters_are_served_although_other_waiters_give_up_or_are_dro
 
 #[tokio::test]
 async fn progress_of_a_waiter_counts_the_callers_ahead_in_its_process() {
-    let world = World::new();
-    let redlock = world.process();
+    let masters = CountedMasters::new();
+    let redlock = masters.waking_client();
     let guard = take(&redlock, "job").await;
-    let seen = Arc::<Mutex<Vec<(usize, Option<u64>)>>>::default();
+    let counter = Arc::<Mutex<Vec<(usize, Option<u64>)>>>::default();
     let mut waiters = Vec::new();
     for number in 0..3 {
-        let (redlock, notes) = (redlock.clone(), seen.clone());
+        let (redlock, notes) = (redlock.clone(), counter.clone());
         waiters.push(tokio::spawn(async move {
             let see = move |waiting: &quorate::Waiting| {
                 let mut notes = notes.lock().expect("no panic");
@@ -348,14 +351,14 @@ async fn progress_of_a_waiter_counts_the_callers_ahead_in_its_process() {
             };
             redlock.lock("job").waiting(see).acquire().await
         }));
-        let notes = seen.clone();
+        let notes = counter.clone();
         eventually("the task must be waiting for the lock", || {
             notes.lock().expect("no panic").len() > number
         })
         .await;
     }
     let told = [(0, Some(1)), (1, Some(2)), (2, Some(3))];
-    assert_eq!(*seen.lock().expect("no panic"), told);
+    assert_eq!(*counter.lock().expect("no panic"), told);
     guard.release().await;
-    all_get_it(waiters).await;
+    assert_all_acquire(waiters).await;
 }

@@ -17,7 +17,7 @@ use quorate::{
 };
 use quorate_testbed::{Fault as Cut, Proxy, Way};
 
-fn three(ttl: Duration) -> ([Arc<Stubborn>; 3], Redlock) {
+fn three_masters(ttl: Duration) -> ([Arc<Stubborn>; 3], Redlock) {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = Redlock::builder()
         .nodes(
@@ -34,11 +34,13 @@ fn three(ttl: Duration) -> ([Arc<Stubborn>; 3], Redlock) {
 
 fn outcomes(guard: &LockGuard) -> Vec<(Phase, NodeOutcome)> {
     let reports = guard.report().into_iter();
-    reports.map(|said| (said.phase, said.outcome)).collect()
+    reports
+        .map(|report| (report.phase, report.outcome))
+        .collect()
 }
 
 /// Acquires the lock with a fixed lease. The lock is never renewed, so only an extension can find that it is lost.
-async fn leased(redlock: &Redlock) -> LockGuard {
+async fn acquire_lease(redlock: &Redlock) -> LockGuard {
     let lock = redlock.lock("job").renewal(false);
     lock.acquire().await.expect("free")
 }
@@ -49,13 +51,13 @@ async fn leased(redlock: &Redlock) -> LockGuard {
 async fn extension_of_a_lost_lock_deletes_its_remaining_lock_keys() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
-    let guard = leased(&redlock).await;
+    let guard = acquire_lease(&redlock).await;
     for master in masters.iter().take(2) {
         ask_server(master, &["SET", "job", "a thief"]);
     }
-    let next = redlock.clone();
-    let next = tokio::spawn(async move {
-        let lock = next.lock("job").wait(Wait::For(PATIENCE));
+    let next_client = redlock.clone();
+    let next_client = tokio::spawn(async move {
+        let lock = next_client.lock("job").wait(Wait::For(PATIENCE));
         lock.acquire().await.map(drop)
     });
     let lost = Err(ExtendError::Lost(LossCause::TakenAway));
@@ -69,7 +71,8 @@ async fn extension_of_a_lost_lock_deletes_its_remaining_lock_keys() {
     for master in masters.iter().take(2) {
         ask_server(master, &["DEL", "job"]);
     }
-    next.await
+    next_client
+        .await
         .expect("no panic")
         .expect("the waiter must get the lock");
     assert!(guard.extend(secs(30)).await.is_err());
@@ -79,19 +82,19 @@ async fn extension_of_a_lost_lock_deletes_its_remaining_lock_keys() {
 
 #[tokio::test]
 async fn guard_reports_a_loss_detected_by_a_dropped_extension() {
-    let (nodes, redlock) = three(secs(30));
-    let guard = leased(&redlock).await;
-    let thief = |node: &Arc<Stubborn>| {
+    let (nodes, redlock) = three_masters(secs(30));
+    let guard = acquire_lease(&redlock).await;
+    let steal_lock = |node: &Arc<Stubborn>| {
         node.clone().held_by_another("job");
         node.set_rule(|request| match request {
             Request::Extend { .. } => Treatment::Late(ms(100)),
             _ => Answered,
         });
     };
-    nodes[..2].iter().for_each(thief);
-    let brief = tokio::time::timeout(ms(20), guard.extend(secs(30))).await;
+    nodes[..2].iter().for_each(steal_lock);
+    let outcome = tokio::time::timeout(ms(20), guard.extend(secs(30))).await;
     assert!(
-        brief.is_err(),
+        outcome.is_err(),
         "the extension must be dropped before the masters answer"
     );
     let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
@@ -104,8 +107,8 @@ async fn guard_reports_a_loss_detected_by_a_dropped_extension() {
 async fn dropped_extension_reports_no_loss_after_the_lock_was_released() {
     let listener = Listener::default();
     let _listening = listener.listen();
-    let (nodes, redlock) = three(secs(30));
-    let guard = leased(&redlock).await;
+    let (nodes, redlock) = three_masters(secs(30));
+    let guard = acquire_lease(&redlock).await;
     for node in &nodes {
         node.clone().held_by_another("job");
         node.set_rule(|request| match request {
@@ -113,20 +116,20 @@ async fn dropped_extension_reports_no_loss_after_the_lock_was_released() {
             _ => Answered,
         });
     }
-    let brief = tokio::time::timeout(ms(20), guard.extend(secs(30))).await;
+    let outcome = tokio::time::timeout(ms(20), guard.extend(secs(30))).await;
     assert!(
-        brief.is_err(),
+        outcome.is_err(),
         "the extension must be dropped before the masters answer"
     );
     guard.release().await;
     tokio::time::sleep(ms(300)).await;
-    let heard = listener.output();
-    assert!(!heard.contains("lock lost"), "{heard}");
+    let trace = listener.output();
+    assert!(!trace.contains("lock lost"), "{trace}");
 }
 
 #[tokio::test]
 async fn guard_of_a_lost_lock_reports_each_masters_answer_to_the_last_renewal() {
-    let (nodes, redlock) = three(ms(900));
+    let (nodes, redlock) = three_masters(ms(900));
     let guard = take(&redlock, "job").await;
     let acquired = outcomes(&guard);
     assert!(acquired.iter().all(|(phase, _)| *phase == Phase::Acquire));
@@ -146,12 +149,12 @@ async fn guard_of_a_lost_lock_reports_each_masters_answer_to_the_last_renewal() 
         ]
     );
     // All answers had arrived when the client decided that the lock was lost, so none of them is marked as late.
-    assert!(guard.report().iter().all(|said| !said.late));
+    assert!(guard.report().iter().all(|report| !report.late));
 }
 
 #[tokio::test]
 async fn guard_report_shows_a_late_answer_that_arrives_after_acquire_returned() {
-    let (nodes, redlock) = three(secs(30));
+    let (nodes, redlock) = three_masters(secs(30));
     nodes[2].set_rule(|_| Late(ms(40)));
     let guard = take(&redlock, "job").await;
     assert_eq!(guard.report()[2].outcome, NodeOutcome::Silent);
@@ -169,14 +172,14 @@ async fn guard_report_shows_a_late_answer_that_arrives_after_acquire_returned() 
 /// Tests that a guard shows the answers to the acquire as long as no renewal fails, even after successful renewals.
 #[tokio::test]
 async fn guard_report_still_shows_the_acquire_answers_after_a_successful_renewal() {
-    let (_nodes, redlock) = three(ms(900));
+    let (_nodes, redlock) = three_masters(ms(900));
     let guard = take(&redlock, "job").await;
     let first = guard.valid_until();
     eventually("the lock must be renewed", || guard.valid_until() > first).await;
-    let said = outcomes(&guard);
+    let report = outcomes(&guard);
     assert!(
-        said.iter().all(|(phase, _)| *phase == Phase::Acquire),
-        "{said:?}"
+        report.iter().all(|(phase, _)| *phase == Phase::Acquire),
+        "{report:?}"
     );
     guard.release().await;
 }
@@ -184,7 +187,7 @@ async fn guard_report_still_shows_the_acquire_answers_after_a_successful_renewal
 #[tokio::test]
 async fn report_of_a_lost_lock_shows_which_masters_refused_its_renewal() {
     for extend in [false, true] {
-        let (nodes, redlock) = three(if extend { secs(30) } else { ms(900) });
+        let (nodes, redlock) = three_masters(if extend { secs(30) } else { ms(900) });
         let guard = take(&redlock, "job").await;
         nodes[0].clone().held_by_another("job");
         nodes[1].clone().held_by_another("job");
@@ -193,15 +196,15 @@ async fn report_of_a_lost_lock_shows_which_masters_refused_its_renewal() {
         }
         let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
         assert_eq!(lost, Ok(LossCause::TakenAway));
-        let said = outcomes(&guard);
+        let report = outcomes(&guard);
         let no = (Phase::Extend, NodeOutcome::No);
-        assert_eq!(said[..2], [no.clone(), no], "{said:?}");
+        assert_eq!(report[..2], [no.clone(), no], "{report:?}");
     }
 }
 
 #[tokio::test]
 async fn successful_renewal_removes_earlier_renewal_failures_from_the_guard_report() {
-    let (nodes, redlock) = three(secs(3));
+    let (nodes, redlock) = three_masters(secs(3));
     let guard = take(&redlock, "job").await;
     for node in &nodes[..2] {
         node.set_rule(|_| Fails(Fault::Stalled, Duration::ZERO));
@@ -217,7 +220,7 @@ async fn successful_renewal_removes_earlier_renewal_failures_from_the_guard_repo
     eventually("the report must no longer show the failed renewal", || {
         outcomes(&guard)
             .iter()
-            .all(|(_, said)| *said == NodeOutcome::Yes)
+            .all(|(_, report)| *report == NodeOutcome::Yes)
     })
     .await;
     assert!(guard.is_valid());
@@ -228,7 +231,7 @@ async fn successful_renewal_removes_earlier_renewal_failures_from_the_guard_repo
 /// wait, a renewal extends the lock.
 #[tokio::test]
 async fn unanswered_extension_reports_no_loss_if_a_renewal_keeps_the_lock() {
-    let (nodes, redlock) = three(secs(3));
+    let (nodes, redlock) = three_masters(secs(3));
     let guard = take(&redlock, "job").await;
     for node in &nodes {
         node.set_rule(|request| match request {
@@ -258,10 +261,10 @@ async fn force_released_lock_is_not_restored_when_its_disconnected_holder_reconn
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
     // A renewal of this lock is due every six seconds.
     let build_result = settings(urls).ttl(secs(18)).max_ttl(secs(60)).build();
-    let far = build_result.expect("good settings");
+    let far_client = build_result.expect("good settings");
     let builder = settings(masters.urls()).ttl(secs(3)).max_ttl(secs(3));
-    let near = builder.build().expect("good settings");
-    let guard = take(&far, "job").await;
+    let near_client = builder.build().expect("good settings");
+    let guard = take(&far_client, "job").await;
     // An acquire needs only a majority. Wait until the third master has executed it as well, because the proxies will
     // hold back all later requests.
     eventually("every master must have the lock key", || {
@@ -280,14 +283,15 @@ async fn force_released_lock_is_not_restored_when_its_disconnected_holder_reconn
             started_at.elapsed() < PATIENCE,
             "every master must lose the lock key"
         );
-        near.break_lock("job")
+        near_client
+            .break_lock("job")
             .await
             .expect("the name must be valid");
     }
-    let next = take(&near, "job").await;
-    let later = next.fencing_token();
-    assert!(later > guard.fencing_token());
-    next.release().await;
+    let next_client = take(&near_client, "job").await;
+    let later_token = next_client.fencing_token();
+    assert!(later_token > guard.fencing_token());
+    next_client.release().await;
     // Wait longer than the longest TTL in the operator's settings.
     tokio::time::sleep(ms(3_500)).await;
     assert!(
@@ -334,14 +338,14 @@ async fn force_release_that_reaches_a_minority_of_the_masters_deletes_nothing() 
 /// A majority gets the break records, and is lost before it executes the deletion.
 #[tokio::test]
 async fn force_release_without_a_confirmed_deletion_reports_that_the_holder_is_refused() {
-    let (nodes, redlock) = three(ms(1_500));
+    let (nodes, redlock) = three_masters(ms(1_500));
     let guard = take(&redlock, "job").await;
-    let held = |node: &Stubborn| {
-        let peeks = |master: &mut Master, now| master.peek(now, b"job").holder.is_some();
-        node.master.with_master(peeks)
+    let has_lock = |node: &Stubborn| {
+        let is_locked = |master: &mut Master, now| master.peek(now, b"job").holder.is_some();
+        node.master.with_master(is_locked)
     };
     eventually("every master must have the lock key", || {
-        nodes.iter().all(|node| held(node))
+        nodes.iter().all(|node| has_lock(node))
     })
     .await;
     let fault = Fault::Timeout(ms(50));
@@ -355,7 +359,7 @@ async fn force_release_without_a_confirmed_deletion_reports_that_the_holder_is_r
     let status = redlock.break_lock("job").await.expect("a valid name");
     assert_eq!(status.verdict(), StatusVerdict::Unknown);
     assert!(status.deletion_was_sent(), "{status:?}");
-    assert!(!held(&nodes[0]) && held(&nodes[1]) && held(&nodes[2]));
+    assert!(!has_lock(&nodes[0]) && has_lock(&nodes[1]) && has_lock(&nodes[2]));
     // The holder is refused, although most of its keys are still there.
     assert_eq!(guard.lost().await, LossCause::TakenAway);
     for node in &nodes {
@@ -363,7 +367,7 @@ async fn force_release_without_a_confirmed_deletion_reports_that_the_holder_is_r
     }
     let again = redlock.break_lock("job").await.expect("a valid name");
     assert_ne!(again.verdict(), StatusVerdict::Unknown);
-    assert!(!nodes.iter().any(|node| held(node)));
+    assert!(!nodes.iter().any(|node| has_lock(node)));
     // Without a majority for the records, nothing is sent.
     let _guard = take(&redlock, "job").await;
     for node in &nodes[1..] {
@@ -374,7 +378,7 @@ async fn force_release_without_a_confirmed_deletion_reports_that_the_holder_is_r
         });
     }
     let status = redlock.break_lock("job").await.expect("a valid name");
-    assert!(!status.deletion_was_sent() && held(&nodes[0]));
+    assert!(!status.deletion_was_sent() && has_lock(&nodes[0]));
     assert!(
         !redlock
             .status("job")

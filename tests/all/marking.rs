@@ -12,32 +12,34 @@ use quorate_testbed::{Masters, Server};
 
 const MAX_TTL: Duration = secs(1);
 
-const MARK: &str = "quorate:masters";
+const MARKER_KEY: &str = "quorate:masters";
 
-const AGE: &str = "quorate:masters:age";
+const AGE_KEY: &str = "quorate:masters:age";
 
-fn named(servers: &Masters, which: &[usize]) -> RedlockBuilder {
+fn builder_for(servers: &Masters, indices: &[usize]) -> RedlockBuilder {
     let urls = servers.urls();
-    settings(which.iter().map(|at| urls[*at].clone()))
+    settings(indices.iter().map(|index| urls[*index].clone()))
         .ttl(MAX_TTL)
         .max_ttl(MAX_TTL)
         .node_timeout(ms(250))
 }
 
-fn client(servers: &Masters, which: &[usize]) -> Redlock {
-    named(servers, which).build().expect("good settings")
+fn client_of(servers: &Masters, indices: &[usize]) -> Redlock {
+    builder_for(servers, indices)
+        .build()
+        .expect("good settings")
 }
 
-fn number(server: &Server) -> Option<String> {
-    let reply = ask_server(server, &["GET", MARK]);
-    let mark = reply.text()?.into_owned();
-    Some(mark.split(' ').next()?.to_owned())
+fn generation(server: &Server) -> Option<String> {
+    let reply = ask_server(server, &["GET", MARKER_KEY]);
+    let marker = reply.text()?.into_owned();
+    Some(marker.split(' ').next()?.to_owned())
 }
 
-fn numbers(servers: &Masters) -> Vec<String> {
+fn generations(servers: &Masters) -> Vec<String> {
     servers
         .iter()
-        .map(|server| number(server).unwrap_or_default())
+        .map(|server| generation(server).unwrap_or_default())
         .collect()
 }
 
@@ -46,31 +48,33 @@ fn numbers(servers: &Masters) -> Vec<String> {
 fn age(server: &Server) -> Option<(u64, bool)> {
     let reply = ask_server(server, &["INFO", "server"]);
     let info = reply.text()?.into_owned();
-    let run = info.lines().find_map(|line| line.strip_prefix("run_id:"))?;
-    let record = ask_server(server, &["GET", AGE]);
+    let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:"))?;
+    let record = ask_server(server, &["GET", AGE_KEY]);
     let record = record.text()?.into_owned();
     let words: Vec<&str> = record.split(' ').collect();
-    let [of, age, life] = words[..] else {
+    let [run_of_record, age, lifetime] = words[..] else {
         panic!("an age record must have three words: {record:?}")
     };
     let age = age.parse().expect("the age must be a number");
-    (of == run.trim()).then_some((age, life.starts_with("lost-")))
+    (run_of_record == run_id.trim()).then_some((age, lifetime.starts_with("lost-")))
 }
 
 fn is_lost(server: &Server) -> Option<bool> {
     age(server).map(|(_, lost)| lost)
 }
 
-fn missing(step: Result<Survey, ChangeError>) -> String {
+fn missing_conditions(step: Result<Survey, ChangeError>) -> String {
     match step {
-        Err(ChangeError::Missing(missing)) => missing.join("\n"),
-        other => {
-            panic!("the step must fail and list the missing conditions, but returned: {other:?}")
+        Err(ChangeError::Missing(missing_conditions)) => missing_conditions.join("\n"),
+        other_client => {
+            panic!(
+                "the step must fail and list the missing conditions, but returned: {other_client:?}"
+            )
         }
     }
 }
 
-async fn locks(redlock: &Redlock) {
+async fn assert_can_lock(redlock: &Redlock) {
     let guard = redlock.acquire("job").await;
     guard
         .expect("the acquire must succeed, because a majority of the masters can be reached")
@@ -81,23 +85,24 @@ async fn locks(redlock: &Redlock) {
 #[tokio::test]
 async fn age_record_begins_with_the_uptime_only_for_the_first_generation_marker() {
     let servers = masters(3);
-    let all = client(&servers, &[0, 1, 2]);
+    let client = client_of(&servers, &[0, 1, 2]);
     for _ in 0..2 {
-        let survey = all
+        let survey = client
             .mark_masters()
             .await
             .expect("mark_masters must succeed, because all masters can be reached");
         assert!(survey.is_marked());
-        assert_eq!(numbers(&servers), ["0"; 3]);
+        assert_eq!(generations(&servers), ["0"; 3]);
         assert!(servers.iter().all(|server| is_lost(server) == Some(false)));
     }
-    locks(&client(&servers, &[0, 1, 2])).await;
-    ask_server(&servers[1], &["DEL", MARK]);
-    assert!(!all.survey().await.expect("a survey").is_marked());
-    all.mark_masters()
+    assert_can_lock(&client_of(&servers, &[0, 1, 2])).await;
+    ask_server(&servers[1], &["DEL", MARKER_KEY]);
+    assert!(!client.survey().await.expect("a survey").is_marked());
+    client
+        .mark_masters()
         .await
         .expect("mark_masters must succeed, because all masters can be reached");
-    assert_eq!(numbers(&servers), ["0"; 3]);
+    assert_eq!(generations(&servers), ["0"; 3]);
     assert_eq!(age(&servers[1]), Some((0, true)));
     assert_eq!(is_lost(&servers[0]), Some(false));
 }
@@ -108,17 +113,17 @@ async fn age_record_begins_with_the_uptime_only_for_the_first_generation_marker(
 async fn no_generation_marker_is_written_while_one_master_is_unreachable() {
     let servers = masters(3);
     servers[2].kill().expect("killed");
-    let all = client(&servers, &[0, 1, 2]);
-    let missing = missing(all.mark_masters().await);
+    let client = client_of(&servers, &[0, 1, 2]);
+    let missing_conditions = missing_conditions(client.mark_masters().await);
     assert!(
-        missing.contains(&servers[2].port().to_string()),
-        "{missing}"
+        missing_conditions.contains(&servers[2].port().to_string()),
+        "{missing_conditions}"
     );
     assert!(
         servers
             .iter()
             .take(2)
-            .all(|server| number(server).is_none())
+            .all(|server| generation(server).is_none())
     );
 }
 
@@ -127,42 +132,44 @@ async fn no_generation_marker_is_written_while_one_master_is_unreachable() {
 #[tokio::test]
 async fn lost_generation_marker_can_be_restored_while_another_master_is_down() {
     let servers = masters(3);
-    let all = client(&servers, &[0, 1, 2]);
-    all.mark_masters()
+    let client = client_of(&servers, &[0, 1, 2]);
+    client
+        .mark_masters()
         .await
         .expect("mark_masters must succeed, because all masters can be reached");
     servers[2].kill().expect("killed");
-    ask_server(&servers[0], &["DEL", MARK]);
-    all.mark_masters()
+    ask_server(&servers[0], &["DEL", MARKER_KEY]);
+    client
+        .mark_masters()
         .await
         .expect("mark_masters must succeed, because a majority of the masters can be reached");
     assert_eq!(age(&servers[0]), Some((0, true)));
 }
 
-/// Tests two clients: `fewer` uses only two of the three masters, and `later` uses another generation. The masters
+/// Tests two clients: `client_of_two` uses only two of the three masters, and `later_client` uses another generation. The masters
 /// would refuse these clients after `mark_masters`. So `mark_masters` must write no marker while one of them is
 /// connected.
 #[tokio::test]
 async fn masters_cannot_be_marked_while_a_client_with_different_settings_is_connected() {
     let servers = masters(3);
-    let all = client(&servers, &[0, 1, 2]);
-    let fewer = client(&servers, &[0, 1]);
-    let builder = named(&servers, &[0, 1, 2]).masters_generation(1);
-    let later = builder.build().expect("good settings");
-    locks(&fewer).await;
-    assert!(later.try_acquire("job").await.is_err());
+    let client = client_of(&servers, &[0, 1, 2]);
+    let client_of_two = client_of(&servers, &[0, 1]);
+    let builder = builder_for(&servers, &[0, 1, 2]).masters_generation(1);
+    let later_client = builder.build().expect("good settings");
+    assert_can_lock(&client_of_two).await;
+    assert!(later_client.try_acquire("job").await.is_err());
     let started_at = Instant::now();
     loop {
-        let missing = missing(all.mark_masters().await);
-        let named = |step: &str| missing.contains(&format!("quorate/{step}/"));
-        if named("0") && named("2") {
+        let missing_conditions = missing_conditions(client.mark_masters().await);
+        let builder_for = |step: &str| missing_conditions.contains(&format!("quorate/{step}/"));
+        if builder_for("0") && builder_for("2") {
             break;
         }
-        assert!(started_at.elapsed() < PATIENCE, "{missing}");
+        assert!(started_at.elapsed() < PATIENCE, "{missing_conditions}");
     }
-    assert_eq!(numbers(&servers), [""; 3]);
-    drop((fewer, later));
-    while let Err(error) = all.mark_masters().await {
+    assert_eq!(generations(&servers), [""; 3]);
+    drop((client_of_two, later_client));
+    while let Err(error) = client.mark_masters().await {
         assert!(started_at.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
     }
@@ -171,43 +178,50 @@ async fn masters_cannot_be_marked_while_a_client_with_different_settings_is_conn
 #[tokio::test]
 async fn masters_cannot_be_marked_if_one_has_a_different_generation_marker() {
     let servers = masters(4);
-    let all = client(&servers, &[0, 1, 2]);
-    for other in [
+    let client = client_of(&servers, &[0, 1, 2]);
+    for other_client in [
         "not a mark",
         "0 0123456789abcdef",
         "1 0123456789abcdef",
         "4 0123456789abcdef",
     ] {
-        ask_server(&servers[2], &["SET", MARK, other]);
-        let missing = missing(all.mark_masters().await);
+        ask_server(&servers[2], &["SET", MARKER_KEY, other_client]);
+        let missing_conditions = missing_conditions(client.mark_masters().await);
         assert!(
-            missing.contains(&servers[2].port().to_string()),
-            "{missing}"
+            missing_conditions.contains(&servers[2].port().to_string()),
+            "{missing_conditions}"
         );
-        assert_eq!(numbers(&servers)[..2], [""; 2]);
+        assert_eq!(generations(&servers)[..2], [""; 2]);
     }
     // Write the markers of generation 0. From then on, the masters refuse every client of generation 1, so its
     // `mark_masters` must fail.
-    ask_server(&servers[2], &["DEL", MARK]);
-    all.mark_masters()
+    ask_server(&servers[2], &["DEL", MARKER_KEY]);
+    client
+        .mark_masters()
         .await
         .expect("mark_masters must succeed, because all masters can be reached");
-    drop(all);
-    let builder = named(&servers, &[0, 1, 2]).masters_generation(1);
-    let later = builder.build().expect("good settings");
-    let said = missing(later.mark_masters().await);
-    assert!(said.contains("another generation"), "{said}");
+    drop(client);
+    let builder = builder_for(&servers, &[0, 1, 2]).masters_generation(1);
+    let later_client = builder.build().expect("good settings");
+    let missing_text = missing_conditions(later_client.mark_masters().await);
+    assert!(
+        missing_text.contains("another generation"),
+        "{missing_text}"
+    );
     // A client with `next_masters` must refuse `mark_masters`: the step `begin` writes the markers instead.
-    let next = named(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
+    let next = builder_for(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
     let next = next.build().expect("good settings");
-    let said = missing(next.mark_masters().await);
-    assert!(said.contains("run the step `begin`"), "{said}");
+    let missing_text = missing_conditions(next.mark_masters().await);
+    assert!(
+        missing_text.contains("run the step `begin`"),
+        "{missing_text}"
+    );
 }
 
 #[tokio::test]
 async fn marking_the_masters_writes_the_marker_of_the_configured_generation() {
     let servers = masters(3);
-    let builder = named(&servers, &[0, 1, 2]).masters_generation(1);
+    let builder = builder_for(&servers, &[0, 1, 2]).masters_generation(1);
     let first = builder.build().expect("good settings");
     assert!(
         first.try_acquire("job").await.is_err(),
@@ -217,12 +231,12 @@ async fn marking_the_masters_writes_the_marker_of_the_configured_generation() {
         .mark_masters()
         .await
         .expect("mark_masters must succeed, because all masters can be reached");
-    assert_eq!(numbers(&servers), ["4"; 3]);
-    locks(&first).await;
-    let forgotten = client(&servers, &[0, 1, 2]).try_acquire("job").await;
+    assert_eq!(generations(&servers), ["4"; 3]);
+    assert_can_lock(&first).await;
+    let outcome = client_of(&servers, &[0, 1, 2]).try_acquire("job").await;
     assert!(
-        matches!(forgotten, Err(AcquireError::OtherMasters(_))),
-        "{forgotten:?}"
+        matches!(outcome, Err(AcquireError::OtherMasters(_))),
+        "{outcome:?}"
     );
 }
 
@@ -231,13 +245,13 @@ async fn marking_the_masters_writes_the_marker_of_the_configured_generation() {
 #[tokio::test]
 async fn new_client_ignores_the_vote_of_a_master_that_lost_its_generation_marker() {
     let servers = masters(3);
-    client(&servers, &[0, 1, 2])
+    client_of(&servers, &[0, 1, 2])
         .mark_masters()
         .await
         .expect("mark_masters must succeed, because all masters can be reached");
     ask_server(&servers[0], &["FLUSHALL"]);
     // This client does not check the uptime of a server. Only the missing marker can make it ignore the server's vote.
-    let builder = named(&servers, &[0, 1, 2]).restart_guard(RestartGuard::AfterFirstContact);
+    let builder = builder_for(&servers, &[0, 1, 2]).restart_guard(RestartGuard::AfterFirstContact);
     let new = builder.build().expect("good settings");
     let started_at = Instant::now();
     loop {
@@ -254,7 +268,7 @@ async fn new_client_ignores_the_vote_of_a_master_that_lost_its_generation_marker
         assert!(started_at.elapsed() < PATIENCE, "{report:?}");
     }
     assert!(
-        number(&servers[0]).is_some(),
+        generation(&servers[0]).is_some(),
         "the generation marker of the master must be restored"
     );
     assert_eq!(is_lost(&servers[0]), Some(true));
@@ -264,21 +278,22 @@ async fn new_client_ignores_the_vote_of_a_master_that_lost_its_generation_marker
 #[tokio::test]
 async fn old_masters_can_be_reinstated_by_a_second_change_of_masters() {
     let servers = masters(5);
-    client(&servers, &[0, 1, 2])
+    client_of(&servers, &[0, 1, 2])
         .mark_masters()
         .await
         .expect("mark_masters must succeed, because all masters can be reached");
     for (generation, old, next) in [(0, [0, 1, 2], [2, 3, 4]), (1, [2, 3, 4], [0, 1, 2])] {
-        let told = |which: &[usize], generation| {
-            let told = named(&servers, which).masters_generation(generation);
-            told.build().expect("good settings")
+        let builder_of_generation = |indices: &[usize], generation| {
+            let builder_of_generation =
+                builder_for(&servers, indices).masters_generation(generation);
+            builder_of_generation.build().expect("good settings")
         };
-        let before = told(&old, generation);
-        locks(&before).await;
+        let before = builder_of_generation(&old, generation);
+        assert_can_lock(&before).await;
         let urls = servers.urls();
-        let builder = named(&servers, &old)
+        let builder = builder_for(&servers, &old)
             .masters_generation(generation)
-            .next_masters(next.map(|at| urls[at].clone()));
+            .next_masters(next.map(|index| urls[index].clone()));
         let both = builder.build().expect("good settings");
         let change = both.change().expect("a change");
         let started_at = Instant::now();
@@ -286,18 +301,18 @@ async fn old_masters_can_be_reinstated_by_a_second_change_of_masters() {
             assert!(started_at.elapsed() < PATIENCE, "{error}");
             tokio::time::sleep(ms(100)).await;
         }
-        locks(&before).await;
-        locks(&both).await;
+        assert_can_lock(&before).await;
+        assert_can_lock(&both).await;
         change.close().await.expect("closed");
         let closed = change.closed().await.expect("closed");
         tokio::time::sleep(change.wait()).await;
         let open = change.open(&closed).await.expect("open");
         assert_eq!(open.stage(), ChangeStage::Open);
-        locks(&told(&next, generation + 1)).await;
+        assert_can_lock(&builder_of_generation(&next, generation + 1)).await;
         change.finish().await.expect("finished");
         assert!(before.try_acquire("job").await.is_err());
     }
-    assert_eq!(numbers(&servers), ["8"; 5]);
+    assert_eq!(generations(&servers), ["8"; 5]);
 }
 
 /// Tests two concurrent operators. One operator's request to write the first marker reaches a master late: the other
@@ -305,25 +320,36 @@ async fn old_masters_can_be_reinstated_by_a_second_change_of_masters() {
 #[tokio::test]
 async fn delayed_write_of_the_first_marker_does_not_overwrite_a_later_marker() {
     let servers = masters(1);
-    let (raised, print) = ("3 0123456789abcdef", "fedcba9876543210");
-    ask_server(&servers[0], &["SET", MARK, raised]);
-    let script = include_str!("../../src/scripts/masters/raise.lua").replace("{age}", AGE);
-    let raise = ["EVAL", &script, "1", MARK, "0", print, "run 5 life"];
-    let said = ask_server(&servers[0], &raise);
-    assert_eq!(said.text().as_deref(), Some(raised));
-    let mark = ask_server(&servers[0], &["GET", MARK]);
-    assert_eq!(mark.text().as_deref(), Some(raised));
-    assert_eq!(ask_server(&servers[0], &["GET", AGE]).text(), None);
+    let (marker, fingerprint) = ("3 0123456789abcdef", "fedcba9876543210");
+    ask_server(&servers[0], &["SET", MARKER_KEY, marker]);
+    let script = include_str!("../../src/scripts/masters/raise.lua").replace("{age}", AGE_KEY);
+    let command = [
+        "EVAL",
+        &script,
+        "1",
+        MARKER_KEY,
+        "0",
+        fingerprint,
+        "run 5 life",
+    ];
+    let reply = ask_server(&servers[0], &command);
+    assert_eq!(reply.text().as_deref(), Some(marker));
+    let stored = ask_server(&servers[0], &["GET", MARKER_KEY]);
+    assert_eq!(stored.text().as_deref(), Some(marker));
+    assert_eq!(ask_server(&servers[0], &["GET", AGE_KEY]).text(), None);
 }
 
 /// Calls the script that raises the age record. The arguments are the run id, the life and the age that the client has
 /// watched, the life of a new record, and the marker to restore.
-fn raise_age(server: &Server, args: [&str; 5]) -> String {
+fn raise_age_record(server: &Server, args: [&str; 5]) -> String {
     let script = include_str!("../../src/scripts/age.lua");
-    let script = script.replace("{age}", AGE).replace("{masters}", MARK);
+    let script = script
+        .replace("{age}", AGE_KEY)
+        .replace("{masters}", MARKER_KEY);
     let call = ["EVAL", &script, "0"];
-    let said = ask_server(server, &[&call[..], &args].concat());
-    said.text()
+    let missing_text = ask_server(server, &[&call[..], &args].concat());
+    missing_text
+        .text()
         .expect("the script must reply with a text")
         .into_owned()
 }
@@ -332,8 +358,11 @@ fn raise_age(server: &Server, args: [&str; 5]) -> String {
 async fn age_record_is_raised_only_for_the_same_server_run_and_life() {
     let servers = masters(1);
     let server = &servers[0];
-    assert_eq!(raise_age(server, ["r", "", "9", "n1", ""]), "");
-    assert_eq!(ask_server(server, &["EXISTS", AGE, MARK]).int(), Some(0));
+    assert_eq!(raise_age_record(server, ["r", "", "9", "n1", ""]), "");
+    assert_eq!(
+        ask_server(server, &["EXISTS", AGE_KEY, MARKER_KEY]).int(),
+        Some(0)
+    );
     for (args, record) in [
         // The client restores the marker, so the age is zero, whatever the client has counted.
         (["r", "x", "9", "n1", "0 abc"], "r 0 lost-n1"),
@@ -348,16 +377,19 @@ async fn age_record_is_raised_only_for_the_same_server_run_and_life() {
         // A new run, but this client has watched a record of it that is gone.
         (["t", "x", "9", "n8", ""], "t 0 n8"),
     ] {
-        assert_eq!(raise_age(server, args), record, "{args:?}");
-        let stored = ask_server(server, &["GET", AGE]);
+        assert_eq!(raise_age_record(server, args), record, "{args:?}");
+        let stored = ask_server(server, &["GET", AGE_KEY]);
         assert_eq!(stored.text().as_deref(), Some(record), "{args:?}");
     }
     // A value of another type is overwritten.
-    ask_server(server, &["DEL", AGE]);
-    ask_server(server, &["RPUSH", AGE, "x"]);
-    assert_eq!(raise_age(server, ["t", "n8", "10", "n9", ""]), "t 0 n9");
+    ask_server(server, &["DEL", AGE_KEY]);
+    ask_server(server, &["RPUSH", AGE_KEY, "x"]);
     assert_eq!(
-        ask_server(server, &["GET", MARK]).text().as_deref(),
+        raise_age_record(server, ["t", "n8", "10", "n9", ""]),
+        "t 0 n9"
+    );
+    assert_eq!(
+        ask_server(server, &["GET", MARKER_KEY]).text().as_deref(),
         Some("0 abc")
     );
 }

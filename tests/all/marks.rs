@@ -15,9 +15,9 @@ use quorate_testbed::{
 /// The longest lease that the clients of these tests may use, and the TTL of the lock that a test acquires first.
 const MAX_TTL: Duration = secs(5);
 
-const MARK: &str = "quorate:masters";
+const MARKER_KEY: &str = "quorate:masters";
 
-const AGE: &str = "quorate:masters:age";
+const AGE_KEY: &str = "quorate:masters:age";
 
 const HOUR: Duration = secs(3600);
 
@@ -28,7 +28,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn of(servers: Masters) -> Self {
+    fn new(servers: Masters) -> Self {
         let address = |server: &quorate_testbed::Server| Proxy::start(server.addr());
         let addresses: Result<_, _> = servers.iter().take(3).map(address).collect();
         Self {
@@ -39,7 +39,7 @@ impl Scene {
 
     /// Starts the servers, and waits until the uptime of each is longer than the restart guard requires.
     async fn start() -> Self {
-        let scene = Self::of(masters(4));
+        let scene = Self::new(masters(4));
         let started_at = Instant::now();
         while scene.servers.iter().any(|server| uptime(server) < 7) {
             assert!(
@@ -68,27 +68,27 @@ impl Scene {
 
     /// A client that uses only masters whose generation marker bears the name `orders`.
     fn named_client(&self) -> Redlock {
-        let named = self.settings().masters_name("orders");
-        named.build().expect("good settings")
+        let named_client = self.settings().masters_name("orders");
+        named_client.build().expect("good settings")
     }
 
     /// Makes the master at this index unreachable until the returned fault is healed.
-    fn away(&self, index: usize) -> Injected {
-        let away = self.addresses[index].inject(Fault::Refuse);
+    fn make_unreachable(&self, index: usize) -> Injected {
+        let make_unreachable = self.addresses[index].inject(Fault::Refuse);
         self.addresses[index].reset_all();
-        away
+        make_unreachable
     }
 
     /// Redirects the address of the second master to the fourth server, until the returned fault is healed.
-    fn replace(&self) -> Injected {
+    fn replace_second_master(&self) -> Injected {
         let spare = Fault::Detour(self.servers[3].addr());
-        let replaced = self.addresses[1].inject(spare);
+        let builder = self.addresses[1].inject(spare);
         self.addresses[1].reset_all();
-        replaced
+        builder
     }
 
     /// Writes generation markers to the masters with `mark_masters`, as an operator would.
-    async fn mark(&self) {
+    async fn mark_masters(&self) {
         let marked = self.client().mark_masters().await;
         assert!(
             marked
@@ -101,25 +101,25 @@ impl Scene {
 fn uptime(server: &quorate_testbed::Server) -> u64 {
     let reply = ask_server(server, &["INFO", "server"]);
     let info = reply.text().unwrap_or_default().into_owned();
-    let field = |line: &str| line.strip_prefix("uptime_in_seconds:")?.trim().parse().ok();
-    info.lines().find_map(field).unwrap_or(0)
+    let parse_uptime = |line: &str| line.strip_prefix("uptime_in_seconds:")?.trim().parse().ok();
+    info.lines().find_map(parse_uptime).unwrap_or(0)
 }
 
 /// Acquires a lock while the third master is unreachable, so only the first two masters have its key. The lock is not
 /// renewed, because a renewal would write the key to the third master.
-async fn held_by_two(scene: &Scene, client: &Redlock) -> LockGuard {
-    let away = scene.away(2);
+async fn acquire_on_two_masters(scene: &Scene, client: &Redlock) -> LockGuard {
+    let make_unreachable = scene.make_unreachable(2);
     let lock = client.lock("job").renewal(false);
     let guard = lock
         .acquire()
         .await
         .expect("the acquire must succeed, because a majority of the masters can be reached");
-    away.heal();
+    make_unreachable.heal();
     guard
 }
 
 /// Makes one attempt with `client` while `first` still holds the lock. Returns true if `client` gets the lock as well.
-async fn can_share_with(client: &Redlock, first: &LockGuard) -> bool {
+async fn can_acquire_beside_holder(client: &Redlock, first: &LockGuard) -> bool {
     let second = client.try_acquire("job").await;
     assert!(
         first.is_valid(),
@@ -133,19 +133,19 @@ async fn can_share_with(client: &Redlock, first: &LockGuard) -> bool {
 #[tokio::test]
 async fn vote_of_a_replacement_server_counts_immediately_without_generation_markers() {
     let scene = Scene::start().await;
-    let first = held_by_two(&scene, &scene.client()).await;
-    let _replaced = scene.replace();
-    assert!(can_share_with(&scene.client(), &first).await);
+    let first = acquire_on_two_masters(&scene, &scene.client()).await;
+    let _replaced = scene.replace_second_master();
+    assert!(can_acquire_beside_holder(&scene.client(), &first).await);
 }
 
 #[tokio::test]
 async fn vote_of_a_replacement_server_is_ignored_if_masters_have_generation_markers() {
     let scene = Scene::start().await;
-    scene.mark().await;
-    let first = held_by_two(&scene, &scene.client()).await;
-    let _replaced = scene.replace();
+    scene.mark_masters().await;
+    let first = acquire_on_two_masters(&scene, &scene.client()).await;
+    let _replaced = scene.replace_second_master();
     for _ in 0..5 {
-        assert!(!can_share_with(&scene.client(), &first).await);
+        assert!(!can_acquire_beside_holder(&scene.client(), &first).await);
     }
 }
 
@@ -154,12 +154,12 @@ async fn vote_of_a_replacement_server_is_ignored_if_masters_have_generation_mark
 #[tokio::test]
 async fn replacement_server_has_no_vote_if_only_one_reachable_master_has_a_marker() {
     let scene = Scene::start().await;
-    scene.mark().await;
-    let first = held_by_two(&scene, &scene.client()).await;
-    let _replaced = scene.replace();
-    let _away = scene.away(0);
+    scene.mark_masters().await;
+    let first = acquire_on_two_masters(&scene, &scene.client()).await;
+    let _replaced = scene.replace_second_master();
+    let _away = scene.make_unreachable(0);
     for _ in 0..5 {
-        assert!(!can_share_with(&scene.client(), &first).await);
+        assert!(!can_acquire_beside_holder(&scene.client(), &first).await);
     }
 }
 
@@ -168,24 +168,24 @@ async fn replacement_server_has_no_vote_if_only_one_reachable_master_has_a_marke
 #[tokio::test]
 async fn vote_of_a_server_that_just_got_its_marker_counts_only_after_the_longest_lease() {
     let scene = Scene::start().await;
-    scene.mark().await;
-    let notices = scene.client();
-    let first = held_by_two(&scene, &notices).await;
-    let replaced = scene.replace();
-    until_marked(&scene, 3, &notices).await;
-    assert!(!can_share_with(&scene.client(), &first).await);
+    scene.mark_masters().await;
+    let observing_client = scene.client();
+    let first = acquire_on_two_masters(&scene, &observing_client).await;
+    let builder = scene.replace_second_master();
+    wait_until_marked(&scene, 3, &observing_client).await;
+    assert!(!can_acquire_beside_holder(&scene.client(), &first).await);
     // After `MAX_TTL`, the vote of the new server counts like that of any other master.
     tokio::time::sleep(MAX_TTL + MAX_TTL / 50).await;
     drop(first);
-    let _away = scene.away(0);
-    for client in [scene.client(), notices] {
+    let _away = scene.make_unreachable(0);
+    for client in [scene.client(), observing_client] {
         let granted = client.acquire("job").await;
         granted
             .expect("the vote of the new server must count after the longest lease")
             .release()
             .await;
     }
-    drop(replaced);
+    drop(builder);
 }
 
 /// The address of the second master leads to two servers in turn. One connected client restores the marker of the
@@ -193,29 +193,29 @@ async fn vote_of_a_server_that_just_got_its_marker_counts_only_after_the_longest
 #[tokio::test]
 async fn address_that_leads_to_two_servers_gets_two_votes_without_a_name() {
     let scene = Scene::start().await;
-    scene.mark().await;
+    scene.mark_masters().await;
     let holder = scene.client();
-    let away = scene.away(2);
+    let make_unreachable = scene.make_unreachable(2);
     let first = holder.acquire("job").await.expect("the lock must be free");
-    away.heal();
+    make_unreachable.heal();
     // From now on, new connections lead to the other server. The connections of the holder stay where they are.
     let _turn = scene.addresses[1].inject(Fault::Detour(scene.servers[3].addr()));
-    let notices = scene.client();
+    let observing_client = scene.client();
     let started_at = Instant::now();
-    while ask_server(&scene.servers[3], &["GET", MARK])
+    while ask_server(&scene.servers[3], &["GET", MARKER_KEY])
         .text()
         .is_none()
     {
-        let _ = notices.try_acquire("other").await;
+        let _ = observing_client.try_acquire("other").await;
         assert!(
             started_at.elapsed() < PATIENCE,
             "the marker must be restored"
         );
     }
-    let until = Instant::now() + MAX_TTL + MAX_TTL / 50;
+    let deadline = Instant::now() + MAX_TTL + MAX_TTL / 50;
     // The holder must not renew its lock on the third master: as if the link between them were down.
     ask_server(&scene.servers[2], &["DEL", "job"]);
-    while Instant::now() < until {
+    while Instant::now() < deadline {
         ask_server(&scene.servers[2], &["DEL", "job"]);
         tokio::time::sleep(ms(20)).await;
     }
@@ -223,7 +223,7 @@ async fn address_that_leads_to_two_servers_gets_two_votes_without_a_name() {
     let mut granted = false;
     while !granted && started_at.elapsed() < PATIENCE {
         ask_server(&scene.servers[2], &["DEL", "job"]);
-        granted = can_share_with(&other, &first).await;
+        granted = can_acquire_beside_holder(&other, &first).await;
     }
     assert!(granted);
 }
@@ -241,22 +241,26 @@ async fn server_without_the_name_of_the_masters_never_votes_for_a_named_client()
     let marked = holder.mark_masters().await.expect("marked");
     assert!(marked.is_marked());
     // The client that was refused gets votes without connecting again.
-    let away = scene.away(2);
+    let make_unreachable = scene.make_unreachable(2);
     let first = holder.acquire("job").await.expect("the lock must be free");
-    away.heal();
+    make_unreachable.heal();
     let _turn = scene.addresses[1].inject(Fault::Detour(scene.servers[3].addr()));
-    let nameless = scene.client();
-    let until = Instant::now() + MAX_TTL + secs(1);
-    while Instant::now() < until {
+    let nameless_client = scene.client();
+    let deadline = Instant::now() + MAX_TTL + secs(1);
+    while Instant::now() < deadline {
         // A client without a name restores the marker of the second server, but without the name.
-        let _ = nameless.try_acquire("other").await;
+        let _ = nameless_client.try_acquire("other").await;
         ask_server(&scene.servers[2], &["DEL", "job"]);
-        let another = scene.named_client();
-        assert!(!can_share_with(&another, &first).await);
+        let another_client = scene.named_client();
+        assert!(!can_acquire_beside_holder(&another_client, &first).await);
     }
-    let reply = ask_server(&scene.servers[3], &["GET", MARK]);
-    let mark = reply.text().map(|reply| reply.split(' ').count());
-    assert_eq!(mark, Some(2), "a number and a fingerprint, without a name");
+    let reply = ask_server(&scene.servers[3], &["GET", MARKER_KEY]);
+    let mark_masters = reply.text().map(|reply| reply.split(' ').count());
+    assert_eq!(
+        mark_masters,
+        Some(2),
+        "a number and a fingerprint, without a name"
+    );
 }
 
 /// A client with a name checks the marker with every request, so it notices that a master has lost its memory.
@@ -265,13 +269,13 @@ async fn named_client_notices_at_once_that_a_connected_master_lost_its_marker() 
     let scene = Scene::start().await;
     let client = scene.named_client();
     client.mark_masters().await.expect("marked");
-    let _away = scene.away(0);
+    let _away = scene.make_unreachable(0);
     let guard = client.acquire("job").await.expect("two masters vote");
     guard.release().await;
     ask_server(&scene.servers[1], &["FLUSHALL"]);
     let refused = client.try_acquire("job").await;
     assert!(refused.is_err(), "{refused:?}");
-    let text = ask_server(&scene.servers[1], &["GET", MARK]);
+    let text = ask_server(&scene.servers[1], &["GET", MARKER_KEY]);
     assert_eq!(text.text(), None, "only an operator marks a master");
 }
 
@@ -284,12 +288,12 @@ async fn connected_named_client_ignores_an_emptied_master_after_it_was_marked_ag
     connected.mark_masters().await.expect("marked");
     let guard = connected.acquire("other").await.expect("free");
     guard.release().await;
-    let first = held_by_two(&scene, &scene.named_client()).await;
+    let first = acquire_on_two_masters(&scene, &scene.named_client()).await;
     ask_server(&scene.servers[1], &["FLUSHALL"]);
     let operator = scene.named_client().mark_masters().await;
     assert!(operator.expect("marked again").is_marked());
     for _ in 0..3 {
-        assert!(!can_share_with(&connected, &first).await);
+        assert!(!can_acquire_beside_holder(&connected, &first).await);
     }
 }
 
@@ -298,40 +302,40 @@ async fn connected_named_client_ignores_an_emptied_master_after_it_was_marked_ag
 #[tokio::test]
 async fn connected_client_ignores_an_emptied_master_whose_marker_another_client_has_restored() {
     let scene = Scene::start().await;
-    scene.mark().await;
+    scene.mark_masters().await;
     for server in scene.servers.iter().take(3) {
-        let reply = ask_server(server, &["GET", MARK]);
-        let mark = reply.text().expect("a marker").replacen("0 ", "4 ", 1);
-        ask_server(server, &["SET", MARK, &mark]);
+        let reply = ask_server(server, &["GET", MARKER_KEY]);
+        let mark_masters = reply.text().expect("a marker").replacen("0 ", "4 ", 1);
+        ask_server(server, &["SET", MARKER_KEY, &mark_masters]);
     }
     let client = || {
-        let replaced = scene.settings().masters_generation(1);
-        replaced.build().expect("good settings")
+        let builder = scene.settings().masters_generation(1);
+        builder.build().expect("good settings")
     };
     let connected = client();
     let guard = connected.acquire("other").await.expect("free");
     guard.release().await;
-    let first = held_by_two(&scene, &client()).await;
+    let first = acquire_on_two_masters(&scene, &client()).await;
     ask_server(&scene.servers[1], &["FLUSHALL"]);
-    until_marked(&scene, 1, &client()).await;
-    let restored = Instant::now();
+    wait_until_marked(&scene, 1, &client()).await;
+    let restored_at = Instant::now();
     for _ in 0..3 {
-        assert!(!can_share_with(&connected, &first).await);
+        assert!(!can_acquire_beside_holder(&connected, &first).await);
     }
     first.release().await;
     // The connected client also raises the age record, so the master votes again after `max_ttl`.
-    let _away = scene.away(0);
+    let _away = scene.make_unreachable(0);
     loop {
         if let Ok(TryAcquire::Acquired(_)) = connected.try_acquire("job").await {
             break;
         }
-        let age = ask_server(&scene.servers[1], &["GET", AGE]);
-        assert!(restored.elapsed() < PATIENCE, "{age:?}");
+        let age = ask_server(&scene.servers[1], &["GET", AGE_KEY]);
+        assert!(restored_at.elapsed() < PATIENCE, "{age:?}");
         tokio::time::sleep(MAX_TTL / 20).await;
     }
-    // The marker was restored a moment before `restored`.
-    let took = restored.elapsed();
-    assert!(took + secs(1) > MAX_TTL, "{took:?}");
+    // The marker was restored a moment before `restored_at`.
+    let elapsed = restored_at.elapsed();
+    assert!(elapsed + secs(1) > MAX_TTL, "{elapsed:?}");
 }
 
 #[tokio::test]
@@ -343,11 +347,14 @@ async fn masters_are_not_marked_through_an_address_that_leads_to_several_servers
         let Err(ChangeError::Missing(lines)) = refused else {
             panic!("{refused:?}");
         };
-        let said = lines.join("\n");
-        assert!(said.contains("leads to 2 servers in turn"), "{said}");
+        let error_text = lines.join("\n");
+        assert!(
+            error_text.contains("leads to 2 servers in turn"),
+            "{error_text}"
+        );
         for server in &scene.servers {
-            let mark = ask_server(server, &["GET", MARK]);
-            assert_eq!(mark.text(), None);
+            let mark_masters = ask_server(server, &["GET", MARKER_KEY]);
+            assert_eq!(mark_masters.text(), None);
         }
     }
 }
@@ -356,30 +363,46 @@ async fn masters_are_not_marked_through_an_address_that_leads_to_several_servers
 #[tokio::test]
 async fn name_can_be_added_to_marked_masters_while_clients_without_a_name_use_them() {
     let scene = Scene::start().await;
-    scene.mark().await;
-    let (nameless, named) = (scene.client(), scene.named_client());
-    let guard = nameless.acquire("a").await.expect("free");
-    assert!(named.try_acquire("b").await.is_err());
-    assert!(named.mark_masters().await.expect("marked").is_marked());
-    named.acquire("b").await.expect("free").release().await;
+    scene.mark_masters().await;
+    let (nameless_client, named_client) = (scene.client(), scene.named_client());
+    let guard = nameless_client.acquire("a").await.expect("free");
+    assert!(named_client.try_acquire("b").await.is_err());
+    assert!(
+        named_client
+            .mark_masters()
+            .await
+            .expect("marked")
+            .is_marked()
+    );
+    named_client
+        .acquire("b")
+        .await
+        .expect("free")
+        .release()
+        .await;
     guard.release().await;
-    nameless.acquire("a").await.expect("free").release().await;
+    nameless_client
+        .acquire("a")
+        .await
+        .expect("free")
+        .release()
+        .await;
     let builder = scene.settings().masters_name("another");
-    let others = builder.build().expect("good settings");
-    for stranger in [others, scene.client()] {
-        let refused = stranger.mark_masters().await;
-        let said = refused.expect_err("another name").to_string();
-        assert!(said.contains("masters_name"), "{said}");
+    let other_client = builder.build().expect("good settings");
+    for foreign_client in [other_client, scene.client()] {
+        let refused = foreign_client.mark_masters().await;
+        let error_text = refused.expect_err("another name").to_string();
+        assert!(error_text.contains("masters_name"), "{error_text}");
     }
 }
 
 /// Three masters whose wall clocks a test can set.
-struct Clocks {
+struct SceneWithClocks {
     scene: Scene,
     offsets: Vec<OffsetFile>,
 }
 
-impl Clocks {
+impl SceneWithClocks {
     /// Starts the masters while their clocks are an hour behind, and then corrects the clocks. So each master reports an
     /// uptime of an hour. Returns `None` if this machine cannot shift a clock.
     fn start(persistence: Persistence) -> Option<Self> {
@@ -404,32 +427,32 @@ impl Clocks {
                 .persistence(persistence)
         };
         let servers = Masters::start_with(3, options).expect("three masters");
-        let clocks = Self {
-            scene: Scene::of(servers),
+        let scene_with_clocks = Self {
+            scene: Scene::new(servers),
             offsets,
         };
-        for offset in &clocks.offsets {
+        for offset in &scene_with_clocks.offsets {
             offset.clear().expect("cleared");
         }
-        assert!((0..3).all(|master| uptime(&clocks.scene.servers[master]) >= 3600));
-        Some(clocks)
+        assert!((0..3).all(|master| uptime(&scene_with_clocks.scene.servers[master]) >= 3600));
+        Some(scene_with_clocks)
     }
 
-    fn set_back(&self, master: usize) {
+    fn set_clock_back(&self, master: usize) {
         self.offsets[master].set(HOUR, Skew::Behind).expect("set");
     }
 
     /// Corrects the clock of a master, which then reports an uptime of an hour.
-    fn correct(&self, master: usize) {
+    fn correct_clock(&self, master: usize) {
         self.offsets[master].clear().expect("cleared");
         assert!(uptime(&self.scene.servers[master]) >= 3600);
     }
 }
 
 /// Makes `client` take other locks until the server at this index has a generation marker.
-async fn until_marked(scene: &Scene, index: usize, client: &Redlock) {
+async fn wait_until_marked(scene: &Scene, index: usize, client: &Redlock) {
     let started_at = Instant::now();
-    while ask_server(&scene.servers[index], &["GET", MARK])
+    while ask_server(&scene.servers[index], &["GET", MARKER_KEY])
         .text()
         .is_none()
     {
@@ -445,44 +468,44 @@ async fn until_marked(scene: &Scene, index: usize, client: &Redlock) {
 /// restored, so nothing but the age record shows that it may have forgotten a lock.
 #[tokio::test]
 async fn master_restarted_empty_with_a_wrong_clock_has_no_vote_after_its_marker_is_restored() {
-    let Some(clocks) = Clocks::start(Persistence::None) else {
+    let Some(scene_with_clocks) = SceneWithClocks::start(Persistence::None) else {
         return;
     };
-    let scene = &clocks.scene;
-    scene.mark().await;
+    let scene = &scene_with_clocks.scene;
+    scene.mark_masters().await;
     let connected = scene.client();
-    let first = held_by_two(scene, &connected).await;
-    clocks.set_back(1);
+    let first = acquire_on_two_masters(scene, &connected).await;
+    scene_with_clocks.set_clock_back(1);
     scene.servers[1].restart_empty().expect("restarted");
-    until_marked(scene, 1, &connected).await;
-    clocks.correct(1);
-    let _away = scene.away(0);
+    wait_until_marked(scene, 1, &connected).await;
+    scene_with_clocks.correct_clock(1);
+    let _away = scene.make_unreachable(0);
     for _ in 0..3 {
-        assert!(!can_share_with(&scene.client(), &first).await);
+        assert!(!can_acquire_beside_holder(&scene.client(), &first).await);
     }
 }
 
 /// The second master keeps its data, so it has a marker after the restart, but it has lost the last write.
 #[tokio::test]
 async fn master_that_keeps_its_data_has_no_vote_after_a_restart_with_a_wrong_clock() {
-    let Some(clocks) = Clocks::start(Persistence::AofAlways) else {
+    let Some(scene_with_clocks) = SceneWithClocks::start(Persistence::AofAlways) else {
         return;
     };
-    let scene = &clocks.scene;
-    scene.mark().await;
-    let first = held_by_two(scene, &scene.client()).await;
-    clocks.set_back(1);
+    let scene = &scene_with_clocks.scene;
+    scene.mark_masters().await;
+    let first = acquire_on_two_masters(scene, &scene.client()).await;
+    scene_with_clocks.set_clock_back(1);
     ask_server(&scene.servers[1], &["DEL", "job"]);
     scene.servers[1].restart().expect("restarted");
-    clocks.correct(1);
+    scene_with_clocks.correct_clock(1);
     assert!(
-        ask_server(&scene.servers[1], &["GET", MARK])
+        ask_server(&scene.servers[1], &["GET", MARKER_KEY])
             .text()
             .is_some()
     );
-    let _away = scene.away(0);
+    let _away = scene.make_unreachable(0);
     for _ in 0..3 {
-        assert!(!can_share_with(&scene.client(), &first).await);
+        assert!(!can_acquire_beside_holder(&scene.client(), &first).await);
     }
 }
 
@@ -490,26 +513,30 @@ async fn master_that_keeps_its_data_has_no_vote_after_a_restart_with_a_wrong_clo
 /// clock of the master stays wrong, and its uptime is negative.
 #[tokio::test]
 async fn short_lived_clients_together_give_a_restarted_master_its_vote() {
-    let Some(clocks) = Clocks::start(Persistence::None) else {
+    let Some(scene_with_clocks) = SceneWithClocks::start(Persistence::None) else {
         return;
     };
-    let scene = &clocks.scene;
-    scene.mark().await;
+    let scene = &scene_with_clocks.scene;
+    scene.mark_masters().await;
     scene.servers[1].restart_empty().expect("restarted");
     let connected = scene.client();
-    until_marked(scene, 1, &connected).await;
+    wait_until_marked(scene, 1, &connected).await;
     drop(connected);
-    let _away = scene.away(0);
-    let restarted = Instant::now();
+    let _away = scene.make_unreachable(0);
+    let restarted_at = Instant::now();
     loop {
         let client = scene.client();
         if let Ok(TryAcquire::Acquired(guard)) = client.try_acquire("job").await {
-            assert!(restarted.elapsed() > MAX_TTL, "{:?}", restarted.elapsed());
+            assert!(
+                restarted_at.elapsed() > MAX_TTL,
+                "{:?}",
+                restarted_at.elapsed()
+            );
             guard.release().await;
             break;
         }
         tokio::time::sleep(MAX_TTL / 10).await;
-        let age = ask_server(&scene.servers[1], &["GET", AGE]);
-        assert!(restarted.elapsed() < PATIENCE, "{age:?}");
+        let age = ask_server(&scene.servers[1], &["GET", AGE_KEY]);
+        assert!(restarted_at.elapsed() < PATIENCE, "{age:?}");
     }
 }

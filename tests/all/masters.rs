@@ -20,7 +20,7 @@ use quorate_testbed::Masters;
 /// The longest lease that the clients of these tests may use. Each change of the masters has to wait for this time.
 const MAX_TTL: Duration = secs(1);
 
-const MARK: &str = "quorate:masters";
+const MARKER_KEY: &str = "quorate:masters";
 
 /// Five servers. The first three are the old masters, and the last three are the next masters. So the third server is
 /// in both sets.
@@ -34,46 +34,49 @@ impl Scene {
         Self { servers }
     }
 
-    fn urls(&self, which: std::ops::Range<usize>) -> Vec<String> {
-        self.servers.urls()[which].to_vec()
+    fn urls(&self, indices: std::ops::Range<usize>) -> Vec<String> {
+        self.servers.urls()[indices].to_vec()
     }
 
-    fn settings(&self, which: std::ops::Range<usize>) -> RedlockBuilder {
-        settings(self.urls(which))
+    fn settings(&self, indices: std::ops::Range<usize>) -> RedlockBuilder {
+        settings(self.urls(indices))
             .max_ttl(MAX_TTL)
             .ttl(MAX_TTL)
             .node_timeout(ms(250))
     }
 
-    fn old(&self) -> Redlock {
+    fn old_client(&self) -> Redlock {
         self.settings(0..3).build().expect("old")
     }
 
-    fn both(&self) -> Redlock {
-        let next = self.urls(2..5);
+    fn joint_client(&self) -> Redlock {
+        let next_client = self.urls(2..5);
         self.settings(0..3)
-            .next_masters(next)
+            .next_masters(next_client)
             .build()
             .expect("both")
     }
 
-    fn next(&self) -> Redlock {
+    fn next_client(&self) -> Redlock {
         self.settings(2..5)
             .masters_generation(1)
             .build()
             .expect("next")
     }
 
-    fn marks(&self) -> Vec<String> {
-        let mark = |server| {
-            ask_server(server, &["GET", MARK])
+    fn generations(&self) -> Vec<String> {
+        let marker = |server| {
+            ask_server(server, &["GET", MARKER_KEY])
                 .text()
                 .map(std::borrow::Cow::into_owned)
         };
-        let number =
-            |mark: Option<String>| mark.and_then(|mark| Some(mark.split(' ').next()?.to_owned()));
-        let marks = self.servers.iter().map(mark);
-        marks.map(|mark| number(mark).unwrap_or_default()).collect()
+        let fencing_token_of_job = |marker: Option<String>| {
+            marker.and_then(|marker| Some(marker.split(' ').next()?.to_owned()))
+        };
+        let generations = self.servers.iter().map(marker);
+        generations
+            .map(|marker| fencing_token_of_job(marker).unwrap_or_default())
+            .collect()
     }
 }
 
@@ -86,7 +89,7 @@ async fn begin(change: &MastersChange<'_>) {
     }
 }
 
-async fn closed_and_waited(change: &MastersChange<'_>) {
+async fn close_and_wait(change: &MastersChange<'_>) {
     change.close().await.expect("closed");
     let closed = change.closed().await.expect("closed");
     tokio::time::sleep(change.wait()).await;
@@ -96,15 +99,15 @@ async fn closed_and_waited(change: &MastersChange<'_>) {
 
 /// Returns true if the masters refuse this client because of its generation. Repeats an attempt that fails because a
 /// master has just closed the client's connection.
-async fn is_refused(redlock: &Redlock) -> bool {
+async fn is_refused_for_generation(redlock: &Redlock) -> bool {
     let started_at = Instant::now();
     loop {
         match redlock.try_acquire("job").await {
             Err(AcquireError::OtherMasters(missed)) => {
-                let told = |said: &NodeReport| {
-                    matches!(&said.outcome, NodeOutcome::Fault(Fault::OtherMasters(_)))
+                let names_generation = |answer: &NodeReport| {
+                    matches!(&answer.outcome, NodeOutcome::Fault(Fault::OtherMasters(_)))
                 };
-                assert!(missed.reports.iter().any(told), "{missed:?}");
+                assert!(missed.reports.iter().any(names_generation), "{missed:?}");
                 assert!(!missed.passes_by_itself());
                 return true;
             }
@@ -119,23 +122,23 @@ async fn is_refused(redlock: &Redlock) -> bool {
 }
 
 /// Acquires and releases the lock `job`, and returns its fencing token.
-async fn number(redlock: &Redlock) -> u64 {
+async fn fencing_token_of_job(redlock: &Redlock) -> u64 {
     let guard = redlock
         .acquire("job")
         .await
         .unwrap_or_else(|error| panic!("{error}"));
-    let number = guard.fencing_token().expect("a number");
+    let fencing_token_of_job = guard.fencing_token().expect("a number");
     guard.release().await;
-    number
+    fencing_token_of_job
 }
 
 /// Acquires the lock with each client in turn, and checks that each fencing token is larger than the one before,
-/// beginning with `last`. Returns the last token.
-async fn rising(mut last: u64, redlocks: &[&Redlock]) -> u64 {
+/// beginning with `last_token`. Returns the last token.
+async fn assert_rising_tokens(mut last_token: u64, redlocks: &[&Redlock]) -> u64 {
     for redlock in redlocks {
-        last = larger_token(Some(number(redlock).await), last);
+        last_token = larger_token(Some(fencing_token_of_job(redlock).await), last_token);
     }
-    last
+    last_token
 }
 
 async fn is_held(redlock: &Redlock) -> bool {
@@ -145,9 +148,13 @@ async fn is_held(redlock: &Redlock) -> bool {
 #[tokio::test]
 async fn clients_of_old_and_next_masters_exclude_each_other_during_the_change_of_masters() {
     let scene = Scene::start();
-    let (old, both, next) = (scene.old(), scene.both(), scene.next());
-    let mut last = number(&old).await;
-    let change = both.change().expect("a change");
+    let (old_client, joint_client, next_client) = (
+        scene.old_client(),
+        scene.joint_client(),
+        scene.next_client(),
+    );
+    let mut last_token = fencing_token_of_job(&old_client).await;
+    let change = joint_client.change().expect("a change");
     assert_eq!(change.survey().await.stage(), ChangeStage::Untouched);
     assert!(
         matches!(change.close().await, Err(ChangeError::Missing(_))),
@@ -156,93 +163,109 @@ async fn clients_of_old_and_next_masters_exclude_each_other_during_the_change_of
     begin(&change).await;
     assert_eq!(change.survey().await.stage(), ChangeStage::Begun);
     // A client of the old masters holds the lock, and a client of both sets asks for it.
-    let guard = old.acquire("job").await.expect("free");
-    assert!(is_held(&both).await);
+    let guard = old_client.acquire("job").await.expect("free");
+    assert!(is_held(&joint_client).await);
     assert!(
-        is_refused(&next).await,
+        is_refused_for_generation(&next_client).await,
         "clients of the next masters must be refused before step `open`"
     );
     guard.release().await;
-    let guard = both.acquire("job").await.expect("free");
-    assert!(is_held(&old).await);
+    let guard = joint_client.acquire("job").await.expect("free");
+    assert!(is_held(&old_client).await);
     guard.release().await;
-    last = rising(last, &[&old, &both, &old]).await;
+    last_token = assert_rising_tokens(last_token, &[&old_client, &joint_client, &old_client]).await;
     change.close().await.expect("closed");
-    assert!(is_refused(&old).await && is_refused(&next).await);
+    assert!(
+        is_refused_for_generation(&old_client).await
+            && is_refused_for_generation(&next_client).await
+    );
     assert!(
         matches!(change.open_again().await, Err(ChangeError::Missing(_))),
         "masters must not be opened again before step `open`"
     );
-    assert!(is_refused(&next).await);
-    assert!(number(&both).await > last);
-    closed_and_waited(&change).await;
+    assert!(is_refused_for_generation(&next_client).await);
+    assert!(fencing_token_of_job(&joint_client).await > last_token);
+    close_and_wait(&change).await;
     // A client of both sets holds the lock, and a client of the next masters asks for it.
-    let guard = both.acquire("job").await.expect("free");
-    assert!(is_held(&next).await);
+    let guard = joint_client.acquire("job").await.expect("free");
+    assert!(is_held(&next_client).await);
     guard.release().await;
-    let guard = next.acquire("job").await.expect("free");
-    assert!(is_held(&both).await);
+    let guard = next_client.acquire("job").await.expect("free");
+    assert!(is_held(&joint_client).await);
     guard.release().await;
-    last = rising(last, &[&next, &both, &next]).await;
+    last_token =
+        assert_rising_tokens(last_token, &[&next_client, &joint_client, &next_client]).await;
     change.finish().await.expect("finished");
-    assert!(is_refused(&both).await && is_refused(&old).await);
-    assert!(number(&next).await > last);
-    assert_eq!(scene.marks(), ["4"; 5]);
+    assert!(
+        is_refused_for_generation(&joint_client).await
+            && is_refused_for_generation(&old_client).await
+    );
+    assert!(fencing_token_of_job(&next_client).await > last_token);
+    assert_eq!(scene.generations(), ["4"; 5]);
 }
 
 #[tokio::test]
 async fn held_lock_can_be_released_but_not_extended_on_closed_masters() {
     let scene = Scene::start();
-    let (old, both) = (scene.old(), scene.both());
-    let change = both.change().expect("a change");
+    let (old_client, joint_client) = (scene.old_client(), scene.joint_client());
+    let change = joint_client.change().expect("a change");
     begin(&change).await;
-    let lasts = old.acquire("job").await.expect("free");
-    let gives_back = old.acquire("other").await.expect("free");
+    let kept_guard = old_client.acquire("job").await.expect("free");
+    let released_guard = old_client.acquire("other").await.expect("free");
     change.close().await.expect("closed");
-    gives_back.release().await;
+    released_guard.release().await;
     eventually("every master must have released the lock", || {
         scene.servers.iter().all(|server| !has_key(server, "other"))
     })
     .await;
-    let lost = tokio::time::timeout(PATIENCE, lasts.lost()).await;
+    let lost = tokio::time::timeout(PATIENCE, kept_guard.lost()).await;
     assert_eq!(lost, Ok(LossCause::Expired));
-    assert!(is_refused(&old).await);
-    // After `change.close()`, the masters refused the renewals of `lasts`. Its report must show this.
-    let said = format!("{:?}", lasts.report());
-    assert!(said.contains("OtherMasters"), "{said}");
+    assert!(is_refused_for_generation(&old_client).await);
+    // After `change.close()`, the masters refused the renewals of `kept_guard`. Its report must show this.
+    let answer = format!("{:?}", kept_guard.report());
+    assert!(answer.contains("OtherMasters"), "{answer}");
 }
 
 #[tokio::test]
 async fn client_of_the_old_masters_cannot_list_or_force_release_locks_after_step_close() {
     let scene = Scene::start();
-    let (old, both) = (scene.old(), scene.both());
-    let change = both.change().expect("a change");
+    let (old_client, joint_client) = (scene.old_client(), scene.joint_client());
+    let change = joint_client.change().expect("a change");
     begin(&change).await;
-    old.acquire("job").await.expect("free").release().await;
+    old_client
+        .acquire("job")
+        .await
+        .expect("free")
+        .release()
+        .await;
     change.close().await.expect("closed");
-    assert!(is_refused(&old).await);
-    let held = both.acquire("job").await.expect("free");
-    for said in [old.status("job").await, old.break_lock("job").await] {
-        let said = said.expect("the name must be valid");
-        assert_eq!(said.verdict(), StatusVerdict::Unknown, "{said:?}");
-        let told = |node: &NodeStatus| matches!(node.state, Err(Fault::OtherMasters(_)));
-        assert!(said.nodes.iter().all(told), "{said:?}");
+    assert!(is_refused_for_generation(&old_client).await);
+    let held = joint_client.acquire("job").await.expect("free");
+    for answer in [
+        old_client.status("job").await,
+        old_client.break_lock("job").await,
+    ] {
+        let answer = answer.expect("the name must be valid");
+        assert_eq!(answer.verdict(), StatusVerdict::Unknown, "{answer:?}");
+        let names_generation =
+            |node: &NodeStatus| matches!(node.state, Err(Fault::OtherMasters(_)));
+        assert!(answer.nodes.iter().all(names_generation), "{answer:?}");
     }
-    let listed = old.list("").await;
-    assert_eq!((listed.locks.len(), listed.faults.len()), (0, 3));
+    let listing = old_client.list("").await;
+    assert_eq!((listing.locks.len(), listing.faults.len()), (0, 3));
     assert!(
-        is_held(&both).await,
+        is_held(&joint_client).await,
         "the force-release of a refused client must have no effect"
     );
-    assert_eq!(both.list("").await.locks.len(), 1);
+    assert_eq!(joint_client.list("").await.locks.len(), 1);
     held.release().await;
 }
 
 #[tokio::test]
 async fn step_open_fails_if_closed_masters_lost_their_data_in_a_restart() {
     let scene = Scene::start();
-    let both = scene.both();
-    let change = both.change().expect("a change");
+    let joint_client = scene.joint_client();
+    let change = joint_client.change().expect("a change");
     begin(&change).await;
     assert!(
         matches!(change.closed().await, Err(ChangeError::Missing(_))),
@@ -250,7 +273,7 @@ async fn step_open_fails_if_closed_masters_lost_their_data_in_a_restart() {
     );
     change.close().await.expect("closed");
     let closed = change.closed().await.expect("closed");
-    let missing = missing_of(change.open(&closed).await);
+    let missing = missing_conditions(change.open(&closed).await);
     assert!(
         missing.iter().all(|line| line.contains("wait longer")),
         "{missing:?}"
@@ -262,7 +285,7 @@ async fn step_open_fails_if_closed_masters_lost_their_data_in_a_restart() {
         server.restart_empty().expect("restarted");
     }
     change.close().await.map(|_| ()).unwrap_or_default();
-    let missing = missing_of(change.open(&closed).await);
+    let missing = missing_conditions(change.open(&closed).await);
     assert!(
         missing.iter().any(|line| line.contains("close")),
         "{missing:?}"
@@ -272,21 +295,21 @@ async fn step_open_fails_if_closed_masters_lost_their_data_in_a_restart() {
 #[tokio::test]
 async fn masters_are_not_confirmed_as_closed_while_a_client_without_marker_checks_is_connected() {
     let scene = Scene::start();
-    let both = scene.both();
-    let change = both.change().expect("a change");
+    let joint_client = scene.joint_client();
+    let change = joint_client.change().expect("a change");
     begin(&change).await;
     change.close().await.expect("closed");
     // Imitate a connection of an older version of the library, which does not know generation markers.
-    let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
-    before
+    let mut connection = scene.servers[0].connect(secs(2)).expect("a connection");
+    connection
         .command(&["CLIENT", "SETNAME", "quorate:host:1"])
         .expect("named");
-    let missing = missing_of(change.closed().await);
+    let missing = missing_conditions(change.closed().await);
     assert!(
         missing.iter().any(|line| line.contains("quorate:host:1")),
         "{missing:?}"
     );
-    drop(before);
+    drop(connection);
     eventually("the connection of the old client must be closed", || {
         let list = ask_server(&scene.servers[0], &["CLIENT", "LIST"]);
         !list.text().unwrap_or_default().contains("quorate:host:1")
@@ -299,7 +322,10 @@ async fn masters_are_not_confirmed_as_closed_while_a_client_without_marker_check
         change.closed().await,
         Err(ChangeError::Missing(_))
     ));
-    let change = both.change().expect("a change").allow_unknown_clients(true);
+    let change = joint_client
+        .change()
+        .expect("a change")
+        .allow_unknown_clients(true);
     change
         .closed()
         .await
@@ -309,17 +335,22 @@ async fn masters_are_not_confirmed_as_closed_while_a_client_without_marker_check
 #[tokio::test]
 async fn vote_of_a_master_that_lost_its_marker_during_a_change_is_ignored() {
     let scene = Scene::start();
-    let both = scene.both();
-    let change = both.change().expect("a change");
+    let joint_client = scene.joint_client();
+    let change = joint_client.change().expect("a change");
     begin(&change).await;
     change.close().await.expect("closed");
-    let next = scene.urls(2..5);
-    let guarded = scene
+    let next_client = scene.urls(2..5);
+    let guarded_client = scene
         .settings(0..3)
-        .next_masters(next)
+        .next_masters(next_client)
         .restart_guard(RestartGuard::AfterFirstContact);
-    let guarded = guarded.build().expect("both");
-    guarded.acquire("job").await.expect("free").release().await;
+    let guarded_client = guarded_client.build().expect("both");
+    guarded_client
+        .acquire("job")
+        .await
+        .expect("free")
+        .release()
+        .await;
     // Delete the master's data, including the marker. Then close the client's connection: only a new connection reads
     // the marker again.
     ask_server(&scene.servers[0], &["FLUSHALL"]);
@@ -330,90 +361,97 @@ async fn vote_of_a_master_that_lost_its_marker_during_a_change_is_ignored() {
     .await;
     let started_at = Instant::now();
     loop {
-        let guard = guarded
+        let guard = guarded_client
             .acquire("job")
             .await
             .expect("the client must get the lock, because it reaches a majority of both sets");
-        let said = guard.report();
+        let answer = guard.report();
         guard.release().await;
-        let quarantined =
-            |said: &NodeReport| matches!(said.outcome, NodeOutcome::Fault(Fault::Quarantined(_)));
-        if said.iter().any(quarantined) {
-            let status = guarded.status("job").await.expect("the name must be valid");
+        let quarantined = |answer: &NodeReport| {
+            matches!(answer.outcome, NodeOutcome::Fault(Fault::Quarantined(_)))
+        };
+        if answer.iter().any(quarantined) {
+            let status = guarded_client
+                .status("job")
+                .await
+                .expect("the name must be valid");
             let state = &status.nodes[0].state;
             assert!(matches!(state, Err(Fault::Quarantined(_))), "{state:?}");
             break;
         }
-        assert!(started_at.elapsed() < PATIENCE, "{said:?}");
+        assert!(started_at.elapsed() < PATIENCE, "{answer:?}");
     }
     eventually(
         "the generation marker of the master must be restored",
-        || scene.marks()[0] == "1",
+        || scene.generations()[0] == "1",
     )
     .await;
-    assert!(is_refused(&scene.old()).await);
+    assert!(is_refused_for_generation(&scene.old_client()).await);
 }
 
 #[tokio::test]
 async fn fencing_counter_ahead_of_the_clock_is_copied_to_the_next_masters() {
     let scene = Scene::start();
-    let (both, next) = (scene.both(), scene.next());
-    let change = both.change().expect("a change");
+    let (joint_client, next_client) = (scene.joint_client(), scene.next_client());
+    let change = joint_client.change().expect("a change");
     // Set the fencing counter an hour ahead, as a client with a wrong clock would. The next masters can get this value
     // only from the change of masters.
-    let hour = std::time::SystemTime::now()
+    let hour_ahead = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .expect("a date")
         .as_micros()
         + 3_600_000_000;
     for server in scene.servers.iter().take(2) {
-        ask_server(server, &["SET", "quorate:fence:job", &hour.to_string()]);
+        ask_server(
+            server,
+            &["SET", "quorate:fence:job", &hour_ahead.to_string()],
+        );
     }
     begin(&change).await;
-    closed_and_waited(&change).await;
-    assert!(u128::from(number(&next).await) > hour);
+    close_and_wait(&change).await;
+    assert!(u128::from(fencing_token_of_job(&next_client).await) > hour_ahead);
 }
 
 #[tokio::test]
 async fn client_configured_with_wrong_masters_is_refused_after_a_change_of_masters() {
     let scene = Scene::start();
-    let both = scene.both();
-    let change = both.change().expect("a change");
+    let joint_client = scene.joint_client();
+    let change = joint_client.change().expect("a change");
     begin(&change).await;
-    closed_and_waited(&change).await;
-    let odd = scene
+    close_and_wait(&change).await;
+    let five_masters = scene
         .settings(1..4)
         .masters_generation(1)
         .build()
         .expect("odd");
     assert!(
-        is_refused(&odd).await,
+        is_refused_for_generation(&five_masters).await,
         "a client that is configured with other masters must be refused"
     );
-    let classic = scene
+    let classic_client = scene
         .settings(2..5)
         .masters_generation(1)
         .fencing(false)
         .build()
         .expect("classic");
-    assert!(!is_refused(&classic).await);
-    let classic = scene
+    assert!(!is_refused_for_generation(&classic_client).await);
+    let classic_client = scene
         .settings(0..3)
         .fencing(false)
         .build()
         .expect("classic");
-    assert!(is_refused(&classic).await);
+    assert!(is_refused_for_generation(&classic_client).await);
 }
 
 /// Tests two clients:
 ///
-/// - `unread` has no right to read the generation marker. `close` must fail while `unread` is connected.
-/// - `unnamed` has no right to name its connections. `close` cannot find them, but the masters must refuse `unnamed`.
+/// - `client_without_keys` has no right to read the generation marker. `close` must fail while `client_without_keys` is connected.
+/// - `client_without_setname` has no right to name its connections. `close` cannot find them, but the masters must refuse `client_without_setname`.
 #[tokio::test]
 async fn step_close_fails_while_a_connected_client_cannot_read_the_generation_marker() {
     let scene = Scene::start();
-    let both = scene.both();
-    let user = |name: &str, rights: &[&str]| {
+    let joint_client = scene.joint_client();
+    let client_of_user = |name: &str, rights: &[&str]| {
         for server in &scene.servers {
             let mut words = vec!["ACL", "SETUSER", name, "on", "nopass", "~*", "&*", "+@all"];
             words.extend(rights);
@@ -428,32 +466,35 @@ async fn step_close_fails_while_a_connected_client_cannot_read_the_generation_ma
             .build()
             .expect("good settings")
     };
-    let unread = user("unread", &["resetkeys", "~job", "~quorate:*:*"]);
-    let unnamed = user("unnamed", &["-client|setname"]);
-    for redlock in [&unread, &unnamed] {
+    let client_without_keys = client_of_user("unread", &["resetkeys", "~job", "~quorate:*:*"]);
+    let client_without_setname = client_of_user("unnamed", &["-client|setname"]);
+    for redlock in [&client_without_keys, &client_without_setname] {
         redlock.acquire("job").await.expect("free").release().await;
     }
-    let change = both.change().expect("a change").allow_unknown_clients(true);
+    let change = joint_client
+        .change()
+        .expect("a change")
+        .allow_unknown_clients(true);
     begin(&change).await;
-    let missing = missing_of(change.close().await);
+    let missing = missing_conditions(change.close().await);
     assert!(
         missing.iter().any(|line| line.contains("quorate:")),
         "{missing:?}"
     );
-    unread
+    client_without_keys
         .acquire("job")
         .await
         .expect("the lock must be free")
         .release()
         .await;
-    drop(unread);
+    drop(client_without_keys);
     let started_at = Instant::now();
     while let Err(error) = change.close().await {
         assert!(started_at.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
     }
-    // `close` finds connections by name, so `unnamed` keeps its connection. The masters must still refuse `unnamed`.
-    assert!(is_refused(&unnamed).await);
+    // `close` finds connections by name, so `client_without_setname` keeps its connection. The masters must still refuse `client_without_setname`.
+    assert!(is_refused_for_generation(&client_without_setname).await);
     while let Err(error) = change.closed().await {
         assert!(started_at.elapsed() < PATIENCE, "{error}");
         tokio::time::sleep(ms(50)).await;
@@ -465,8 +506,8 @@ async fn step_close_fails_while_a_connected_client_cannot_read_the_generation_ma
 #[tokio::test]
 async fn step_begin_fails_while_a_client_is_configured_with_only_some_masters() {
     let scene = Scene::start();
-    let both = scene.both();
-    let change = both.change().expect("a change");
+    let joint_client = scene.joint_client();
+    let change = joint_client.change().expect("a change");
     let fewer = scene
         .settings(0..2)
         .build()
@@ -474,7 +515,7 @@ async fn step_begin_fails_while_a_client_is_configured_with_only_some_masters() 
     fewer.acquire("job").await.expect("free").release().await;
     let started_at = Instant::now();
     loop {
-        let missing = missing_of(change.begin().await);
+        let missing = missing_conditions(change.begin().await);
         if missing
             .iter()
             .all(|line| line.contains("is configured with other masters"))
@@ -484,7 +525,7 @@ async fn step_begin_fails_while_a_client_is_configured_with_only_some_masters() 
         assert!(started_at.elapsed() < PATIENCE, "{missing:?}");
         tokio::time::sleep(ms(100)).await;
     }
-    assert_eq!(scene.marks(), [""; 5]);
+    assert_eq!(scene.generations(), [""; 5]);
     drop(fewer);
     begin(&change).await;
 }
@@ -492,16 +533,16 @@ async fn step_begin_fails_while_a_client_is_configured_with_only_some_masters() 
 /// Counts the acquires of all clients. Collects a text for each acquire that violates mutual exclusion or the order of
 /// the fencing tokens.
 #[derive(Default)]
-struct Book {
+struct AcquireRecords {
     /// The end of the validity of the current lock. `None` if the lock is free.
     held: Mutex<Option<Instant>>,
-    last: Mutex<u64>,
-    wrong: Mutex<Vec<String>>,
+    last_token: Mutex<u64>,
+    violations: Mutex<Vec<String>>,
     /// For each client, how often it has acquired the lock.
-    had: [AtomicUsize; 5],
+    acquire_counts: [AtomicUsize; 5],
 }
 
-impl Book {
+impl AcquireRecords {
     /// Acquires the lock once with this client, checks that no other client holds it, and releases it. If the acquire
     /// fails, waits 20 ms and returns.
     async fn hold(&self, client: usize, redlock: &Redlock) {
@@ -510,32 +551,37 @@ impl Book {
             tokio::time::sleep(ms(20)).await;
             return;
         };
-        let number = guard.fencing_token().expect("a number");
-        let until = Instant::now() + guard.remaining();
-        if let Some(other) = self.held.lock().expect("no panic").replace(until)
+        let fencing_token_of_job = guard.fencing_token().expect("a number");
+        let valid_until = Instant::now() + guard.remaining();
+        if let Some(other) = self.held.lock().expect("no panic").replace(valid_until)
             && Instant::now() < other
         {
-            let mut wrong = self.wrong.lock().expect("no panic");
-            wrong.push(format!(
+            let mut violations = self.violations.lock().expect("no panic");
+            violations.push(format!(
                 "client {client} got the lock while a lock of another client was valid"
             ));
         }
-        let before = std::mem::replace(&mut *self.last.lock().expect("no panic"), number);
-        if number <= before {
-            let mut wrong = self.wrong.lock().expect("no panic");
-            wrong.push(format!(
-                "client {client} got the fencing token {number}, which does not exceed the preceding token {before}"
+        let connection = std::mem::replace(
+            &mut *self.last_token.lock().expect("no panic"),
+            fencing_token_of_job,
+        );
+        if fencing_token_of_job <= connection {
+            let mut violations = self.violations.lock().expect("no panic");
+            violations.push(format!(
+                "client {client} got the fencing token {fencing_token_of_job}, which does not exceed the preceding token {connection}"
             ));
         }
-        self.had[client].fetch_add(1, Ordering::Relaxed);
+        self.acquire_counts[client].fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(ms(2)).await;
         *self.held.lock().expect("no panic") = None;
         guard.release().await;
     }
 
-    fn had(&self) -> Vec<usize> {
-        let had = self.had.iter();
-        had.map(|had| had.load(Ordering::Relaxed)).collect()
+    fn acquire_counts(&self) -> Vec<usize> {
+        let acquire_counts = self.acquire_counts.iter();
+        acquire_counts
+            .map(|acquire_counts| acquire_counts.load(Ordering::Relaxed))
+            .collect()
     }
 }
 
@@ -544,9 +590,9 @@ impl Book {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_stay_exclusive_across_two_consecutive_changes_of_masters() {
     let servers = masters(7);
-    let urls = |which: std::ops::Range<usize>| servers.urls()[which].to_vec();
+    let urls = |indices: std::ops::Range<usize>| servers.urls()[indices].to_vec();
     let sets = [urls(0..3), urls(0..5), urls(4..7)];
-    let told = |set: usize| {
+    let builder_of_set = |set: usize| {
         let settings = settings(sets[set].clone()).node_timeout(ms(250));
         let max_ttl = secs(2);
         settings
@@ -554,62 +600,74 @@ async fn locks_stay_exclusive_across_two_consecutive_changes_of_masters() {
             .ttl(max_ttl)
             .masters_generation(set as u64)
     };
-    let both = |set: usize| told(set).next_masters(sets[set + 1].clone());
-    let clients = [told(0), both(0), told(1), both(1), told(2)];
+    let joint_builder_of_set = |set: usize| builder_of_set(set).next_masters(sets[set + 1].clone());
+    let clients = [
+        builder_of_set(0),
+        joint_builder_of_set(0),
+        builder_of_set(1),
+        joint_builder_of_set(1),
+        builder_of_set(2),
+    ];
     let clients = clients.map(|settings| settings.build().expect("good settings"));
-    let book = Arc::new(Book::default());
-    let over = Arc::new(AtomicBool::new(false));
-    let run = |(client, redlock): (usize, &Redlock)| {
-        let (redlock, book, over) = (redlock.clone(), book.clone(), over.clone());
+    let records = Arc::new(AcquireRecords::default());
+    let is_over = Arc::new(AtomicBool::new(false));
+    let start_client = |(client, redlock): (usize, &Redlock)| {
+        let (redlock, records, is_over) = (redlock.clone(), records.clone(), is_over.clone());
         tokio::spawn(async move {
-            while !over.load(Ordering::Relaxed) {
-                book.hold(client, &redlock).await;
+            while !is_over.load(Ordering::Relaxed) {
+                records.hold(client, &redlock).await;
             }
         })
     };
-    let running: Vec<_> = clients.iter().enumerate().map(run).collect();
-    let have_it = async |who: &[usize]| {
-        let before = book.had();
-        let what = format!("each of the clients {who:?} must acquire the lock at least once more");
+    let client_tasks: Vec<_> = clients.iter().enumerate().map(start_client).collect();
+    let all_acquire = async |clients: &[usize]| {
+        let connection = records.acquire_counts();
+        let what =
+            format!("each of the clients {clients:?} must acquire the lock at least once more");
         eventually(&what, || {
-            let now = book.had();
-            who.iter().all(|client| now[*client] > before[*client] + 3)
+            let now = records.acquire_counts();
+            clients
+                .iter()
+                .all(|client| now[*client] > connection[*client] + 3)
         })
         .await;
     };
     for (set, joint) in [(0, &clients[1]), (1, &clients[3])] {
-        let (old, step) = (2 * set, 2 * set + 1);
+        let (old_client, step) = (2 * set, 2 * set + 1);
         let change = joint.change().expect("a change");
         begin(&change).await;
-        have_it(&[old, step]).await;
+        all_acquire(&[old_client, step]).await;
         change.close().await.expect("closed");
         if set == 1 {
             servers[0].kill().expect("killed");
         }
-        have_it(&[step]).await;
+        all_acquire(&[step]).await;
         let closed = change.closed().await.expect("closed");
         tokio::time::sleep(change.wait()).await;
         change.open(&closed).await.expect("open");
-        have_it(&[step, step + 1]).await;
+        all_acquire(&[step, step + 1]).await;
         change.finish().await.expect("finished");
-        have_it(&[step + 1]).await;
+        all_acquire(&[step + 1]).await;
     }
-    let at_last = book.had();
-    have_it(&[4]).await;
-    over.store(true, Ordering::Relaxed);
-    for client in running {
+    let final_counts = records.acquire_counts();
+    all_acquire(&[4]).await;
+    is_over.store(true, Ordering::Relaxed);
+    for client in client_tasks {
         client.await.expect("no panic");
     }
-    assert_eq!(*book.wrong.lock().expect("no panic"), [] as [String; 0]);
     assert_eq!(
-        book.had()[..4],
-        at_last[..4],
+        *records.violations.lock().expect("no panic"),
+        [] as [String; 0]
+    );
+    assert_eq!(
+        records.acquire_counts()[..4],
+        final_counts[..4],
         "clients that the masters refuse must acquire nothing"
     );
 }
 
-fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
-    match said {
+fn missing_conditions(answer: Result<quorate::Survey, ChangeError>) -> Vec<String> {
+    match answer {
         Err(ChangeError::Missing(missing)) => missing,
         other => {
             panic!("the step must fail and list the missing conditions, but returned: {other:?}")
@@ -623,24 +681,38 @@ fn missing_of(said: Result<quorate::Survey, ChangeError>) -> Vec<String> {
 #[tokio::test]
 async fn client_with_a_mistyped_next_master_writes_no_marker_to_that_server() {
     let servers = masters(6);
-    let urls = |which: &[usize]| -> Vec<String> {
-        which.iter().map(|at| servers.urls()[*at].clone()).collect()
+    let urls = |indices: &[usize]| -> Vec<String> {
+        indices
+            .iter()
+            .map(|at| servers.urls()[*at].clone())
+            .collect()
     };
-    let told = |which: &[usize]| {
-        let told = settings(urls(which)).max_ttl(MAX_TTL).ttl(MAX_TTL);
-        told.node_timeout(ms(250))
+    let names_generation = |indices: &[usize]| {
+        let names_generation = settings(urls(indices)).max_ttl(MAX_TTL).ttl(MAX_TTL);
+        names_generation.node_timeout(ms(250))
     };
-    let builder = told(&[0, 1, 2]).next_masters(urls(&[2, 3, 4]));
-    let both = builder.build().expect("both");
-    begin(&both.change().expect("a change")).await;
-    let wrong = told(&[0, 1, 2]).next_masters(urls(&[2, 3, 5]));
-    let wrong = wrong.build().expect("another one");
+    let builder = names_generation(&[0, 1, 2]).next_masters(urls(&[2, 3, 4]));
+    let joint_client = builder.build().expect("both");
+    begin(&joint_client.change().expect("a change")).await;
+    let violations = names_generation(&[0, 1, 2]).next_masters(urls(&[2, 3, 5]));
+    let violations = violations.build().expect("another one");
     for _ in 0..5 {
-        wrong.acquire("job").await.expect("free").release().await;
+        violations
+            .acquire("job")
+            .await
+            .expect("free")
+            .release()
+            .await;
     }
-    assert!(ask_server(&servers[5], &["GET", MARK]).text().is_none());
-    let foreign = told(&[5]).build().expect("the client must be built");
-    assert!(!is_refused(&foreign).await);
+    assert!(
+        ask_server(&servers[5], &["GET", MARKER_KEY])
+            .text()
+            .is_none()
+    );
+    let foreign = names_generation(&[5])
+        .build()
+        .expect("the client must be built");
+    assert!(!is_refused_for_generation(&foreign).await);
 }
 
 /// A client of a different database does not read the generation markers of the change. So the masters could not refuse
@@ -648,14 +720,14 @@ async fn client_with_a_mistyped_next_master_writes_no_marker_to_that_server() {
 #[tokio::test]
 async fn step_begin_fails_while_a_client_uses_a_different_database_of_the_same_servers() {
     let scene = Scene::start();
-    let both = scene.both();
-    let change = both.change().expect("a change");
+    let joint_client = scene.joint_client();
+    let change = joint_client.change().expect("a change");
     let urls = scene.urls(0..3);
-    let elsewhere = settings(urls.iter().map(|url| format!("{url}/2")));
-    let elsewhere = elsewhere.max_ttl(MAX_TTL).ttl(MAX_TTL);
-    let build_result = elsewhere.node_timeout(ms(250)).build();
-    let elsewhere = build_result.expect("good settings");
-    elsewhere
+    let other_database_builder = settings(urls.iter().map(|url| format!("{url}/2")));
+    let other_database_builder = other_database_builder.max_ttl(MAX_TTL).ttl(MAX_TTL);
+    let build_result = other_database_builder.node_timeout(ms(250)).build();
+    let other_database_builder = build_result.expect("good settings");
+    other_database_builder
         .acquire("job")
         .await
         .expect("free")
@@ -663,7 +735,7 @@ async fn step_begin_fails_while_a_client_uses_a_different_database_of_the_same_s
         .await;
     let started_at = Instant::now();
     loop {
-        let missing = missing_of(change.begin().await);
+        let missing = missing_conditions(change.begin().await);
         if missing
             .iter()
             .all(|line| line.contains("is configured with other masters"))
@@ -674,8 +746,8 @@ async fn step_begin_fails_while_a_client_uses_a_different_database_of_the_same_s
         tokio::time::sleep(ms(100)).await;
     }
     // The third server is an old master in database 0, and a next master in database 1. The builder must reject this.
-    let next = scene.urls(2..5).into_iter().map(|url| format!("{url}/1"));
-    let mixed = scene.settings(0..3).next_masters(next).build();
+    let next_client = scene.urls(2..5).into_iter().map(|url| format!("{url}/1"));
+    let mixed = scene.settings(0..3).next_masters(next_client).build();
     assert!(
         matches!(mixed, Err(quorate::BuildError::SameMasterTwice(_))),
         "{mixed:?}"
@@ -685,16 +757,16 @@ async fn step_begin_fails_while_a_client_uses_a_different_database_of_the_same_s
 #[tokio::test]
 async fn step_close_fails_while_a_client_without_generation_marker_checks_is_connected() {
     let scene = Scene::start();
-    let both = scene.both();
-    let change = both.change().expect("a change");
+    let joint_client = scene.joint_client();
+    let change = joint_client.change().expect("a change");
     begin(&change).await;
-    let mut before = scene.servers[0].connect(secs(2)).expect("a connection");
-    before
+    let mut connection = scene.servers[0].connect(secs(2)).expect("a connection");
+    connection
         .command(&["CLIENT", "SETNAME", "quorate:host:1"])
         .expect("named");
-    let said = missing_of(change.close().await);
-    assert!(said.iter().any(|line| line.contains("quorate:host:1")));
-    assert_eq!(scene.marks(), ["0"; 5]);
+    let answer = missing_conditions(change.close().await);
+    assert!(answer.iter().any(|line| line.contains("quorate:host:1")));
+    assert_eq!(scene.generations(), ["0"; 5]);
 }
 
 /// Tests a foreign client that uses the classic Redlock algorithm. It acquires a lock with `SET`, and not with a
@@ -702,17 +774,20 @@ async fn step_close_fails_while_a_client_without_generation_marker_checks_is_con
 #[tokio::test]
 async fn masters_are_not_confirmed_as_closed_while_a_foreign_client_locks_with_set_nx() {
     let scene = Scene::start();
-    let both = scene.both();
-    let change = both.change().expect("a change");
+    let joint_client = scene.joint_client();
+    let change = joint_client.change().expect("a change");
     begin(&change).await;
     change.close().await.expect("closed");
     let mut other = scene.servers[0].connect(secs(2)).expect("a connection");
     other
         .command(&["SET", "job", "x", "NX", "PX", "100"])
         .expect("set");
-    missing_of(change.closed().await);
-    let harmless = both.change().expect("a change").allow_unknown_clients(true);
-    harmless
+    missing_conditions(change.closed().await);
+    let allowing_change = joint_client
+        .change()
+        .expect("a change")
+        .allow_unknown_clients(true);
+    allowing_change
         .closed()
         .await
         .expect("the check `closed` must succeed, because the operator has declared unknown clients harmless");
@@ -721,17 +796,17 @@ async fn masters_are_not_confirmed_as_closed_while_a_foreign_client_locks_with_s
 #[tokio::test]
 async fn step_open_fails_if_run_too_soon_after_masters_were_confirmed_as_closed() {
     let scene = Scene::start();
-    let (both, next) = (scene.both(), scene.next());
-    let change = both.change().expect("a change");
+    let (joint_client, next_client) = (scene.joint_client(), scene.next_client());
+    let change = joint_client.change().expect("a change");
     begin(&change).await;
     change.close().await.expect("closed");
     // `open` must refuse the result of `survey`, because `survey` closes no connection of a client.
-    let looked = change.survey().await;
+    let survey = change.survey().await;
     let closed = change.closed().await.expect("closed");
-    missing_of(change.open(&closed).await);
+    missing_conditions(change.open(&closed).await);
     tokio::time::sleep(change.wait()).await;
-    missing_of(change.open(&looked).await);
-    assert!(is_refused(&next).await);
+    missing_conditions(change.open(&survey).await);
+    assert!(is_refused_for_generation(&next_client).await);
     change.open(&closed).await.expect("open");
 }
 
@@ -740,39 +815,40 @@ async fn step_open_fails_if_run_too_soon_after_masters_were_confirmed_as_closed(
 #[tokio::test]
 async fn change_of_masters_overwritten_by_a_competing_change_is_reported_as_not_begun() {
     let scene = Scene::start();
-    let both = scene.both();
-    let change = both.change().expect("a change");
+    let joint_client = scene.joint_client();
+    let change = joint_client.change().expect("a change");
     begin(&change).await;
-    let others = change.survey().await;
+    let first_survey = change.survey().await;
     for server in &scene.servers {
-        ask_server(server, &["SET", MARK, "1 0123456789abcdef"]);
+        ask_server(server, &["SET", MARKER_KEY, "1 0123456789abcdef"]);
     }
-    let after = change.survey().await;
-    assert_eq!(others.stage(), ChangeStage::Begun);
-    assert_eq!(after.stage(), ChangeStage::Untouched);
+    let second_survey = change.survey().await;
+    assert_eq!(first_survey.stage(), ChangeStage::Begun);
+    assert_eq!(second_survey.stage(), ChangeStage::Untouched);
 }
 
 #[tokio::test]
 async fn step_begin_fails_if_the_configured_old_masters_differ_from_the_masters_in_use() {
     let scene = Scene::start();
-    let both = scene.both();
-    let change = both.change().expect("a change");
+    let joint_client = scene.joint_client();
+    let change = joint_client.change().expect("a change");
     begin(&change).await;
-    closed_and_waited(&change).await;
-    drop(both);
+    close_and_wait(&change).await;
+    drop(joint_client);
     // After the first change, the masters in use are the servers with the indexes 2 to 4. By mistake, the settings
-    // `wrong` name the servers 1 to 3 as the old masters.
+    // `violations` name the servers 1 to 3 as the old masters.
     let builder = scene.settings(1..4).masters_generation(1);
-    let wrong = builder
+    let violations = builder
         .next_masters(scene.urls(0..3))
         .build()
         .expect("good settings");
-    let change = wrong.change().expect("a change");
-    let said = missing_of(change.begin().await);
+    let change = violations.change().expect("a change");
+    let answer = missing_conditions(change.begin().await);
     assert!(
-        said.iter()
+        answer
+            .iter()
             .any(|line| line.contains("belongs to other masters")),
-        "{said:?}"
+        "{answer:?}"
     );
-    assert_eq!(scene.marks(), ["2"; 5]);
+    assert_eq!(scene.generations(), ["2"; 5]);
 }

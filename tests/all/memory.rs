@@ -9,7 +9,7 @@ use quorate::node::Answer;
 use quorate_contract::requests::{self, ReplyCollector, claim, send, status};
 
 /// The resident memory of this process, in kilobytes.
-fn memory() -> u64 {
+fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     let digits = line.and_then(|line| line.split_whitespace().nth(1));
@@ -18,8 +18,8 @@ fn memory() -> u64 {
 
 #[test]
 fn requests_to_a_stopped_master_do_not_increase_memory_use() {
-    let this = std::env::current_exe().expect("this program");
-    let output = Command::new(this)
+    let program = std::env::current_exe().expect("this program");
+    let output = Command::new(program)
         .args([
             "memory::child_process_measures_its_memory_while_a_master_is_stopped",
             "--exact",
@@ -28,9 +28,9 @@ fn requests_to_a_stopped_master_do_not_increase_memory_use() {
         .env(CHILD, "1")
         .output()
         .expect("it runs");
-    let said = String::from_utf8_lossy(&output.stdout);
+    let output = String::from_utf8_lossy(&output.stdout);
     assert!(
-        said.contains("grown by") && said.contains("1 passed"),
+        output.contains("grown by") && output.contains("1 passed"),
         "{output:?}"
     );
 }
@@ -53,7 +53,7 @@ async fn child_process_measures_its_memory_while_a_master_is_stopped() {
         .await
         .expect("the master must answer");
     masters[0].stop().expect("stopped");
-    let before = memory();
+    let bytes_before = resident_kib();
     let mut replies = ReplyCollector::new();
     for round in 0..100 {
         let mut claims = Vec::new();
@@ -67,16 +67,16 @@ async fn child_process_measures_its_memory_while_a_master_is_stopped() {
             claim.withdraw();
             replies.send(&*node, 0, requests::release(claim));
         }
-        for (_, said) in replies.collect(2000).await {
-            assert!(said.is_err(), "{said:?}");
+        for (_, output) in replies.collect(2000).await {
+            assert!(output.is_err(), "{output:?}");
         }
     }
-    let grown = memory().saturating_sub(before);
-    println!("grown by {grown} kB");
+    let growth = resident_kib().saturating_sub(bytes_before);
+    println!("grown by {growth} kB");
     // If the client kept all 200,000 requests of this test in memory, it would need far more than 40 MB.
     assert!(
-        grown < 40_000,
-        "the memory must grow by less than 40 MB, but grew by {grown} kB"
+        growth < 40_000,
+        "the memory must grow by less than 40 MB, but grew by {growth} kB"
     );
     masters[0].cont().expect("continued");
     let started_at = Instant::now();

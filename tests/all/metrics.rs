@@ -10,15 +10,15 @@ use quorate::node::{Node, NodeName, Reply, Request};
 use quorate::runtime::BoxFuture;
 use quorate::{LockGuard, Redlock, Wait};
 
-type Seen = BTreeMap<String, DebugValue>;
+type Metrics = BTreeMap<String, DebugValue>;
 
 /// Runs the function `scene`, and returns all metrics that it recorded. The keys have the form `name{label=value,...}`.
-fn recorded(scene: impl AsyncFnOnce()) -> Seen {
-    recorded_with_looks(async |_| scene().await)
+fn record_metrics(scene: impl AsyncFnOnce()) -> Metrics {
+    record_with_snapshots(async |_| scene().await)
 }
 
-/// Like [`recorded`], but `scene` can also read the metrics while it runs. Each reading resets the metrics to zero.
-fn recorded_with_looks(scene: impl AsyncFnOnce(&Snapshotter)) -> Seen {
+/// Like [`record_metrics`], but `scene` can also read the metrics while it runs. Each reading resets the metrics to zero.
+fn record_with_snapshots(scene: impl AsyncFnOnce(&Snapshotter)) -> Metrics {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -29,12 +29,13 @@ fn recorded_with_looks(scene: impl AsyncFnOnce(&Snapshotter)) -> Seen {
         quorate::metrics::describe();
         runtime.block_on(scene(&snapshotter));
     });
-    look(&snapshotter)
+    take_snapshot(&snapshotter)
 }
 
-fn look(snapshotter: &Snapshotter) -> Seen {
-    let all = snapshotter.snapshot().into_vec();
-    all.into_iter()
+fn take_snapshot(snapshotter: &Snapshotter) -> Metrics {
+    let entries = snapshotter.snapshot().into_vec();
+    entries
+        .into_iter()
         .map(|(key, _, _, value)| {
             let key = key.key();
             let mut labels: Vec<String> = key
@@ -47,26 +48,26 @@ fn look(snapshotter: &Snapshotter) -> Seen {
         .collect()
 }
 
-fn counter(seen: &Seen, name: &str) -> u64 {
-    match seen.get(name) {
+fn counter_value(metrics: &Metrics, name: &str) -> u64 {
+    match metrics.get(name) {
         Some(DebugValue::Counter(count)) => *count,
         None => 0,
-        other => panic!("{name} is {other:?}"),
+        second_client => panic!("{name} is {second_client:?}"),
     }
 }
 
-fn gauge(seen: &Seen, name: &str) -> f64 {
-    match seen.get(name) {
+fn gauge_value(metrics: &Metrics, name: &str) -> f64 {
+    match metrics.get(name) {
         Some(DebugValue::Gauge(value)) => **value,
-        other => panic!("{name} is {other:?}"),
+        second_client => panic!("{name} is {second_client:?}"),
     }
 }
 
-fn samples(seen: &Seen, name: &str) -> Vec<f64> {
-    match seen.get(name) {
+fn samples(metrics: &Metrics, name: &str) -> Vec<f64> {
+    match metrics.get(name) {
         Some(DebugValue::Histogram(values)) => values.iter().map(|value| **value).collect(),
         None => Vec::new(),
-        other => panic!("{name} is {other:?}"),
+        second_client => panic!("{name} is {second_client:?}"),
     }
 }
 
@@ -74,7 +75,7 @@ fn samples(seen: &Seen, name: &str) -> Vec<f64> {
 /// renewal may be delayed by more than a second without the loss of the lock.
 const TTL: Duration = Duration::from_secs(2);
 
-fn redlock(nodes: &[MemoryNode]) -> Redlock {
+fn client_of(nodes: &[MemoryNode]) -> Redlock {
     let nodes = nodes
         .iter()
         .map(|node| Arc::new(node.clone()) as Arc<dyn Node>);
@@ -86,15 +87,15 @@ fn redlock(nodes: &[MemoryNode]) -> Redlock {
         .expect("good settings")
 }
 
-fn masters() -> Vec<MemoryNode> {
+fn three_masters() -> Vec<MemoryNode> {
     (1..=3).map(|n| MemoryNode::new(&format!("m{n}"))).collect()
 }
 
 /// Waits until the lock has been renewed this many times.
-async fn renewed(guard: &LockGuard, times: usize) {
-    for _ in 0..times {
-        let before = guard.valid_until();
-        while guard.valid_until() == before {
+async fn wait_for_renewals(guard: &LockGuard, renewals: usize) {
+    for _ in 0..renewals {
+        let first_metrics = guard.valid_until();
+        while guard.valid_until() == first_metrics {
             assert!(
                 guard.is_valid(),
                 "the lock must not be lost before it is renewed"
@@ -106,9 +107,9 @@ async fn renewed(guard: &LockGuard, times: usize) {
 
 #[test]
 fn metrics_count_an_acquired_and_released_lock_once() {
-    let seen = recorded(async || {
-        let nodes = masters();
-        redlock(&nodes)
+    let metrics = record_metrics(async || {
+        let nodes = three_masters();
+        client_of(&nodes)
             .acquire("a")
             .await
             .expect("free")
@@ -116,35 +117,38 @@ fn metrics_count_an_acquired_and_released_lock_once() {
             .await;
     });
     assert_eq!(
-        samples(&seen, "quorate_acquire_seconds{outcome=acquired}").len(),
+        samples(&metrics, "quorate_acquire_seconds{outcome=acquired}").len(),
         1
     );
-    assert_eq!(counter(&seen, "quorate_rounds_total{verdict=won}"), 1);
     assert_eq!(
-        samples(&seen, "quorate_hold_seconds{end=released}").len(),
+        counter_value(&metrics, "quorate_rounds_total{verdict=won}"),
         1
     );
-    assert!(gauge(&seen, "quorate_locks_held{}").abs() < f64::EPSILON);
+    assert_eq!(
+        samples(&metrics, "quorate_hold_seconds{end=released}").len(),
+        1
+    );
+    assert!(gauge_value(&metrics, "quorate_locks_held{}").abs() < f64::EPSILON);
     for node in ["m1", "m2", "m3"] {
         for phase in ["acquire", "release"] {
             let name =
                 format!("quorate_node_replies_total{{node={node},outcome=ok,phase={phase}}}");
-            assert_eq!(counter(&seen, &name), 1, "{seen:#?}");
+            assert_eq!(counter_value(&metrics, &name), 1, "{metrics:#?}");
             let name = format!("quorate_node_reply_seconds{{node={node},phase={phase}}}");
-            assert_eq!(samples(&seen, &name).len(), 1, "{seen:#?}");
+            assert_eq!(samples(&metrics, &name).len(), 1, "{metrics:#?}");
         }
     }
     for cause in ["expired", "taken_away", "max_hold"] {
         let name = format!("quorate_locks_lost_total{{cause={cause}}}");
-        assert_eq!(counter(&seen, &name), 0, "{seen:#?}");
+        assert_eq!(counter_value(&metrics, &name), 0, "{metrics:#?}");
     }
 }
 
 #[test]
 fn metrics_count_unsuccessful_waits_by_reason() {
-    let seen = recorded(async || {
-        let nodes = masters();
-        let (holder, waiter) = (redlock(&nodes), redlock(&nodes));
+    let metrics = record_metrics(async || {
+        let nodes = three_masters();
+        let (holder, waiter) = (client_of(&nodes), client_of(&nodes));
         let guard = holder.acquire("a").await.expect("free");
         waiter.acquire("a").await.expect_err("held");
         guard.release().await;
@@ -153,105 +157,123 @@ fn metrics_count_unsuccessful_waits_by_reason() {
         }
         waiter.acquire("b").await.expect_err("no quorum");
     });
-    let waited = samples(&seen, "quorate_acquire_seconds{outcome=held_by_other}");
-    assert_eq!(waited.len(), 1, "{seen:#?}");
+    let waited = samples(&metrics, "quorate_acquire_seconds{outcome=held_by_other}");
+    assert_eq!(waited.len(), 1, "{metrics:#?}");
     assert!(waited[0] >= 0.2, "{waited:?}");
-    assert!(counter(&seen, "quorate_rounds_total{verdict=held_by_other}") >= 1);
+    assert!(counter_value(&metrics, "quorate_rounds_total{verdict=held_by_other}") >= 1);
     assert_eq!(
-        samples(&seen, "quorate_acquire_seconds{outcome=no_quorum}").len(),
+        samples(&metrics, "quorate_acquire_seconds{outcome=no_quorum}").len(),
         1
     );
     assert!(
-        !samples(&seen, "quorate_queue_ahead{}").is_empty(),
-        "{seen:#?}"
+        !samples(&metrics, "quorate_queue_ahead{}").is_empty(),
+        "{metrics:#?}"
     );
     let down = "quorate_node_replies_total{node=m2,outcome=down,phase=acquire}";
-    assert!(counter(&seen, down) >= 1, "{seen:#?}");
+    assert!(counter_value(&metrics, down) >= 1, "{metrics:#?}");
 }
 
 #[test]
 fn metrics_record_the_time_left_at_each_renewal_and_the_cause_of_each_loss() {
-    let seen = recorded(async || {
-        let nodes = masters();
-        let redlock = redlock(&nodes);
-        let guard = redlock.acquire("a").await.expect("free");
-        renewed(&guard, 2).await;
+    let metrics = record_metrics(async || {
+        let nodes = three_masters();
+        let client_of = client_of(&nodes);
+        let guard = client_of.acquire("a").await.expect("free");
+        wait_for_renewals(&guard, 2).await;
         for node in &nodes {
             node.set_condition(Condition::Down);
         }
         guard.lost().await;
     });
-    let margins = samples(&seen, "quorate_renewal_margin_seconds{}");
+    let margins = samples(&metrics, "quorate_renewal_margin_seconds{}");
     // On a slow machine a third renewal may be recorded before the masters go down.
-    assert!((2..=3).contains(&margins.len()), "{seen:#?}");
-    let within = |margin: &f64| (0.0..TTL.as_secs_f64()).contains(margin);
-    assert!(margins.iter().all(within), "{margins:?}");
-    let renewals = counter(&seen, "quorate_renewals_total{outcome=renewed}");
-    assert_eq!(renewals, margins.len() as u64, "{seen:#?}");
+    assert!((2..=3).contains(&margins.len()), "{metrics:#?}");
+    let is_below_ttl = |margin: &f64| (0.0..TTL.as_secs_f64()).contains(margin);
+    assert!(margins.iter().all(is_below_ttl), "{margins:?}");
+    let renewals = counter_value(&metrics, "quorate_renewals_total{outcome=renewed}");
+    assert_eq!(renewals, margins.len() as u64, "{metrics:#?}");
     assert!(
-        counter(&seen, "quorate_renewals_total{outcome=unknown}") >= 1,
-        "{seen:#?}"
+        counter_value(&metrics, "quorate_renewals_total{outcome=unknown}") >= 1,
+        "{metrics:#?}"
     );
-    assert_eq!(counter(&seen, "quorate_locks_lost_total{cause=expired}"), 1);
-    assert_eq!(samples(&seen, "quorate_hold_seconds{end=expired}").len(), 1);
+    assert_eq!(
+        counter_value(&metrics, "quorate_locks_lost_total{cause=expired}"),
+        1
+    );
+    assert_eq!(
+        samples(&metrics, "quorate_hold_seconds{end=expired}").len(),
+        1
+    );
 }
 
 #[test]
 fn lost_lock_counter_exists_with_value_zero_before_the_first_loss() {
     const LOST: &str = "quorate_locks_lost_total{cause=max_hold}";
-    let mut before = Seen::new();
-    let after = recorded_with_looks(async |figures| {
-        let redlock = redlock(&masters());
-        before = look(figures);
-        let lock = redlock.lock("a").max_hold(Duration::from_millis(50));
+    let mut first_metrics = Metrics::new();
+    let last_metrics = record_with_snapshots(async |snapshotter| {
+        let client_of = client_of(&three_masters());
+        first_metrics = take_snapshot(snapshotter);
+        let lock = client_of.lock("a").max_hold(Duration::from_millis(50));
         lock.acquire().await.expect("free").lost().await;
     });
-    assert_eq!(before.get(LOST), Some(&DebugValue::Counter(0)));
-    assert_eq!(counter(&after, LOST), 1);
+    assert_eq!(first_metrics.get(LOST), Some(&DebugValue::Counter(0)));
+    assert_eq!(counter_value(&last_metrics, LOST), 1);
 }
 
 /// Tests that all time series exist as soon as a client is built. An event of a lock, such as a loss, only changes
 /// them.
 #[test]
 fn every_metric_series_exists_before_its_first_event() {
-    let mut before = Seen::new();
-    let after = recorded_with_looks(async |figures| {
-        let nodes = masters();
-        let (one, other) = (redlock(&nodes), redlock(&nodes));
-        before = look(figures);
-        let guard = one.acquire("a").await.expect("free");
-        other.acquire("a").await.expect_err("held");
-        one.status("a").await.expect("the name must be valid");
-        renewed(&guard, 1).await;
-        one.break_lock("a").await.expect("the name must be valid");
+    let mut first_metrics = Metrics::new();
+    let last_metrics = record_with_snapshots(async |snapshotter| {
+        let nodes = three_masters();
+        let (first_client, second_client) = (client_of(&nodes), client_of(&nodes));
+        first_metrics = take_snapshot(snapshotter);
+        let guard = first_client.acquire("a").await.expect("free");
+        second_client.acquire("a").await.expect_err("held");
+        first_client
+            .status("a")
+            .await
+            .expect("the name must be valid");
+        wait_for_renewals(&guard, 1).await;
+        first_client
+            .break_lock("a")
+            .await
+            .expect("the name must be valid");
         guard.lost().await;
-        let guard = one.acquire("b").await.expect("free");
+        let guard = first_client.acquire("b").await.expect("free");
         for node in &nodes {
             node.set_condition(Condition::Down);
         }
-        other.acquire("c").await.expect_err("no quorum");
+        second_client.acquire("c").await.expect_err("no quorum");
         guard.lost().await;
     });
-    assert!(counter(&after, "quorate_locks_lost_total{cause=expired}") >= 1);
-    assert!(counter(&after, "quorate_locks_lost_total{cause=taken_away}") >= 1);
-    for name in after.keys() {
+    assert!(counter_value(&last_metrics, "quorate_locks_lost_total{cause=expired}") >= 1);
+    assert!(counter_value(&last_metrics, "quorate_locks_lost_total{cause=taken_away}") >= 1);
+    for name in last_metrics.keys() {
         assert!(
-            before.contains_key(name),
+            first_metrics.contains_key(name),
             "{name} must exist before its first event"
         );
     }
     for metric in quorate::metrics::ALL {
-        let of_it = |name: &&String| name.split('{').next() == Some(metric.name);
-        assert!(before.keys().any(|name| of_it(&name)), "{metric:?}");
+        let has_name = |name: &&String| name.split('{').next() == Some(metric.name);
+        assert!(
+            first_metrics.keys().any(|name| has_name(&name)),
+            "{metric:?}"
+        );
     }
 }
 
 #[test]
 fn describing_the_metrics_creates_every_series_except_those_with_a_node_label() {
-    let seen = recorded(async || {});
+    let metrics = record_metrics(async || {});
     let lost = "quorate_locks_lost_total{cause=expired}";
-    assert_eq!(seen.get(lost), Some(&DebugValue::Counter(0)));
-    assert!(!seen.keys().any(|name| name.contains("node=")), "{seen:#?}");
+    assert_eq!(metrics.get(lost), Some(&DebugValue::Counter(0)));
+    assert!(
+        !metrics.keys().any(|name| name.contains("node=")),
+        "{metrics:#?}"
+    );
 }
 
 /// Each histogram has one series for each bucket that docs/metrics.md recommends, plus three: the bucket without an
@@ -262,20 +284,26 @@ fn metrics_page_states_the_number_of_series_for_five_masters() {
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md"));
     let page = read_result.expect("the page");
     let buckets = page.split("let buckets = [").nth(1).expect("the buckets");
-    let buckets = buckets.split(']').next().map(|all| all.split(',').count());
-    let of_histogram = buckets.expect("the buckets") + 3;
-    let seen = recorded(async || {
+    let buckets = buckets
+        .split(']')
+        .next()
+        .map(|entries| entries.split(',').count());
+    let series_per_histogram = buckets.expect("the buckets") + 3;
+    let metrics = record_metrics(async || {
         let nodes: Vec<MemoryNode> = (0..5).map(|n| MemoryNode::new(&format!("m{n}"))).collect();
-        drop(redlock(&nodes));
+        drop(client_of(&nodes));
     });
     let series = |value: &DebugValue| match value {
-        DebugValue::Histogram(_) => of_histogram,
+        DebugValue::Histogram(_) => series_per_histogram,
         _ => 1,
     };
-    let all: usize = seen.values().map(series).sum();
-    let said = format!("has {all} series");
+    let entries: usize = metrics.values().map(series).sum();
+    let sentence = format!("has {entries} series");
     let text = page.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains(&said), "docs/metrics.md must contain: {said}");
+    assert!(
+        text.contains(&sentence),
+        "docs/metrics.md must contain: {sentence}"
+    );
 }
 
 #[test]
@@ -284,16 +312,16 @@ fn every_metric_that_is_recorded_is_described() {
         .iter()
         .map(|metric| metric.name)
         .collect();
-    let docs = include_str!("../../docs/metrics.md");
+    let page = include_str!("../../docs/metrics.md");
     let rules = include_str!("../../docs/metrics/alerts.yml");
     let tests_of_rules = include_str!("../../docs/metrics/alerts_test.yml");
     let dashboard = include_str!("../../docs/metrics/grafana.json");
     // The check of the lowest versions compiles this file without the command, so read its code only when the test runs.
-    let of_command = crate::repository::root().join("cli/src/metrics.rs");
-    let of_command = std::fs::read_to_string(of_command).expect("the metrics of the command");
+    let command_code = crate::repository::root().join("cli/src/metrics.rs");
+    let command_code = std::fs::read_to_string(command_code).expect("the metrics of the command");
     for name in &names {
         assert!(
-            docs.contains(name),
+            page.contains(name),
             "docs/metrics.md must name the metric {name}"
         );
     }
@@ -307,7 +335,7 @@ fn every_metric_that_is_recorded_is_described() {
                 .find_map(|end| word.strip_suffix(end))
                 .unwrap_or(word);
             let is_of_command =
-                word.starts_with("quorate_run_") && of_command.contains(&format!("\"{word}\""));
+                word.starts_with("quorate_run_") && command_code.contains(&format!("\"{word}\""));
             assert!(
                 is_of_command || names.contains(&stem),
                 "the alert rules and the dashboard may use only metrics that the library or the command records, but use {word}"
@@ -317,9 +345,9 @@ fn every_metric_that_is_recorded_is_described() {
 }
 
 /// A node that drops every request without an answer.
-struct Gone(NodeName);
+struct DropsReplies(NodeName);
 
-impl Node for Gone {
+impl Node for DropsReplies {
     fn name(&self) -> &NodeName {
         &self.0
     }
@@ -333,18 +361,18 @@ impl Node for Gone {
 
 #[test]
 fn request_whose_reply_channel_is_dropped_is_counted_as_disconnected() {
-    let seen = recorded(async || {
-        let node = |n| Arc::new(Gone(NodeName::new(format!("m{n}")))) as Arc<dyn Node>;
-        let redlock = Redlock::builder().nodes((1..=3).map(node).collect());
-        let redlock = redlock.build().expect("good settings");
-        redlock
+    let metrics = record_metrics(async || {
+        let node = |n| Arc::new(DropsReplies(NodeName::new(format!("m{n}")))) as Arc<dyn Node>;
+        let client_of = Redlock::builder().nodes((1..=3).map(node).collect());
+        let client_of = client_of.build().expect("good settings");
+        client_of
             .try_acquire("x")
             .await
             .expect_err("the attempt must fail, because no master is up");
     });
     let count = |outcome: &str| {
         let labels = format!("node=m1,outcome={outcome},phase=acquire");
-        counter(&seen, &format!("quorate_node_replies_total{{{labels}}}"))
+        counter_value(&metrics, &format!("quorate_node_replies_total{{{labels}}}"))
     };
     assert_eq!((count("disconnected"), count("ok")), (1, 0));
 }
@@ -352,10 +380,10 @@ fn request_whose_reply_channel_is_dropped_is_counted_as_disconnected() {
 /// Tests that the labels in alert rules exist. An alert rule with an unknown label would never fire.
 #[test]
 fn labels_used_by_alert_rules_and_dashboard_exist() {
-    let seen = recorded(async || drop(redlock(&masters())));
+    let metrics = record_metrics(async || drop(client_of(&three_masters())));
     let rules = include_str!("../../docs/metrics/alerts.yml");
     let dashboard = include_str!("../../docs/metrics/grafana.json").replace("\\\"", "\"");
-    let mut asked = 0;
+    let mut compared_labels = 0;
     for text in [rules, &dashboard] {
         for label in ["cause", "end", "outcome", "phase", "verdict"] {
             for operator in ["=", "!=", "=~", "!~"] {
@@ -363,21 +391,21 @@ fn labels_used_by_alert_rules_and_dashboard_exist() {
                 for rest in text.split(&start).skip(1) {
                     let values = rest.split('"').next().unwrap_or_default();
                     for value in values.split('|') {
-                        let wanted = format!("{label}={value}");
-                        let bears =
-                            |name: &String| name.split(['{', ',', '}']).any(|l| l == wanted);
+                        let label = format!("{label}={value}");
+                        let has_label =
+                            |name: &String| name.split(['{', ',', '}']).any(|l| l == label);
                         assert!(
-                            seen.keys().any(bears),
-                            "a recorded series must have the label {wanted} of the alert rules or the dashboard"
+                            metrics.keys().any(has_label),
+                            "a recorded series must have the label {label} of the alert rules or the dashboard"
                         );
-                        asked += 1;
+                        compared_labels += 1;
                     }
                 }
             }
         }
     }
     assert!(
-        asked >= 5,
-        "at least 5 labels must be found in the alert rules and the dashboard, but only {asked} were"
+        compared_labels >= 5,
+        "at least 5 labels must be found in the alert rules and the dashboard, but only {compared_labels} were"
     );
 }

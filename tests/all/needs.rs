@@ -22,12 +22,12 @@ const CLIENT: &str = "quorate";
 const OPERATOR: &str = "quorate-operator";
 
 /// The words of the documented `ACL SETUSER` command for clients (docs/operations.md).
-fn documented() -> Vec<String> {
-    documented_for(CLIENT)
+fn documented_command() -> Vec<String> {
+    documented_command_for(CLIENT)
 }
 
 /// The words of the documented `ACL SETUSER` command for this user (docs/operations.md).
-fn documented_for(user: &str) -> Vec<String> {
+fn documented_command_for(user: &str) -> Vec<String> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let command = format!("ACL SETUSER {user} ");
@@ -38,21 +38,24 @@ fn documented_for(user: &str) -> Vec<String> {
 }
 
 /// The rights that the documented command for clients grants: commands such as `+get`, key patterns and channels.
-fn rights() -> Vec<String> {
-    let right = |word: &String| word.starts_with(['+', '~', '&']);
-    documented().into_iter().filter(right).collect()
+fn documented_rights() -> Vec<String> {
+    let right = |without_backticks: &String| without_backticks.starts_with(['+', '~', '&']);
+    documented_command().into_iter().filter(right).collect()
 }
 
 /// Every server program to test; `None` is the machine's default program.
-fn programs() -> Vec<Option<PathBuf>> {
-    let named = std::env::var("QUORATE_TEST_SERVERS").unwrap_or_default();
-    let named = named.split(',').map(str::trim).filter(|p| !p.is_empty());
+fn server_programs() -> Vec<Option<PathBuf>> {
+    let program_list = std::env::var("QUORATE_TEST_SERVERS").unwrap_or_default();
+    let program_list = program_list
+        .split(',')
+        .map(str::trim)
+        .filter(|p| !p.is_empty());
     std::iter::once(None)
-        .chain(named.map(|path| Some(PathBuf::from(path))))
+        .chain(program_list.map(|path| Some(PathBuf::from(path))))
         .collect()
 }
 
-fn three(program: Option<PathBuf>) -> Masters {
+fn start_three(program: Option<PathBuf>) -> Masters {
     let options = |_| match &program {
         Some(program) => ServerOptions::new().program(program),
         None => ServerOptions::new(),
@@ -60,32 +63,32 @@ fn three(program: Option<PathBuf>) -> Masters {
     Masters::start_with(3, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs the documented `ACL SETUSER` command for clients on every master. If `without` is a right, this right is left
+/// Runs the documented `ACL SETUSER` command for clients on every master. If `revoked_right` is a right, this right is left
 /// out of the command. `None` grants all documented rights.
-fn grant(masters: &Masters, without: Option<&str>) {
-    grant_to(CLIENT, masters, without);
+fn grant(masters: &Masters, revoked_right: Option<&str>) {
+    grant_to(CLIENT, masters, revoked_right);
 }
 
-fn grant_to(user: &str, masters: &Masters, without: Option<&str>) {
-    grant_words(documented_for(user), masters, without);
+fn grant_to(user: &str, masters: &Masters, revoked_right: Option<&str>) {
+    grant_command(documented_command_for(user), masters, revoked_right);
 }
 
-fn grant_words(mut words: Vec<String>, masters: &Masters, without: Option<&str>) {
-    words.retain(|word| Some(word.as_str()) != without);
-    for word in &mut words {
-        if word.starts_with('>') {
-            *word = format!(">{PASSWORD}");
+fn grant_command(mut split_words: Vec<String>, masters: &Masters, revoked_right: Option<&str>) {
+    split_words.retain(|without_backticks| Some(without_backticks.as_str()) != revoked_right);
+    for without_backticks in &mut split_words {
+        if without_backticks.starts_with('>') {
+            *without_backticks = format!(">{PASSWORD}");
         }
     }
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let split_words: Vec<&str> = split_words.iter().map(String::as_str).collect();
     for master in masters {
-        let reply = ask_server(master, &words);
-        assert!(reply.is_ok(), "{words:?}: {reply:?}");
+        let reply = ask_server(master, &split_words);
+        assert!(reply.is_ok(), "{split_words:?}: {reply:?}");
     }
 }
 
 /// A `Redlock` that logs in as the documented user for clients.
-fn locker(masters: &Masters) -> Redlock {
+fn locker_client(masters: &Masters) -> Redlock {
     settings(masters, "").build().expect("good settings")
 }
 
@@ -115,23 +118,23 @@ fn settings_of(urls: Vec<String>) -> RedlockBuilder {
 }
 
 /// The commands, keys and channels that this server has denied to the user, as its `ACL LOG` shows them.
-fn refused(server: &Server) -> Vec<String> {
+fn refused_objects(server: &Server) -> Vec<String> {
     let Reply::Array(entries) = ask_server(server, &["ACL", "LOG"]) else {
         panic!("no log")
     };
-    let object = |entry: Reply| match entry {
+    let object_of = |entry: Reply| match entry {
         Reply::Array(fields) => {
             let text = |n: usize| fields.get(n).and_then(Reply::text).unwrap_or_default();
-            let at = (0..fields.len()).find(|n| text(*n) == "object");
-            text(at.expect("an object") + 1).into_owned()
+            let index = (0..fields.len()).find(|n| text(*n) == "object");
+            text(index.expect("an object") + 1).into_owned()
         }
         other => panic!("{other:?}"),
     };
-    entries.into_iter().map(object).collect()
+    entries.into_iter().map(object_of).collect()
 }
 
 /// The number of times that this server has executed `command`.
-fn calls(server: &Server, command: &str) -> u64 {
+fn count_calls(server: &Server, command: &str) -> u64 {
     let reply = ask_server(server, &["INFO", "commandstats"]);
     let stats = reply.text().expect("text").into_owned();
     let prefix = format!("cmdstat_{command}:calls=");
@@ -140,7 +143,7 @@ fn calls(server: &Server, command: &str) -> u64 {
         .unwrap_or(0)
 }
 
-async fn queued(masters: &Masters, resource: &str) {
+async fn wait_until_queued(masters: &Masters, resource: &str) {
     let queue = format!("quorate:queue:{PREFIX}{resource}");
     eventually("a waiter must be in the queue of every master", || {
         masters.iter().all(|master| has_key(master, &queue))
@@ -148,7 +151,7 @@ async fn queued(masters: &Masters, resource: &str) {
     .await;
 }
 
-fn assert_well(inspections: &[Inspection]) {
+fn assert_no_faults(inspections: &[Inspection]) {
     for inspection in inspections {
         assert_eq!(inspection.fault, None, "{inspection:?}");
         assert!(inspection.missing.is_empty(), "{inspection:?}");
@@ -157,16 +160,16 @@ fn assert_well(inspections: &[Inspection]) {
 }
 
 /// Deletes the lock key on a master. Then extends the lock repeatedly, until this master has the key again.
-async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
+async fn restore_key(master: &Server, guard: &LockGuard, key: &str) {
     ask_server(master, &["DEL", key]);
-    let ours = guard.token().to_string();
+    let token_text = guard.token().to_string();
     let started_at = Instant::now();
     loop {
         guard
             .extend(secs(29))
             .await
             .expect("the extension must succeed, because the lock is still held");
-        if ask_server(master, &["GET", key]).text().as_deref() == Some(&*ours) {
+        if ask_server(master, &["GET", key]).text().as_deref() == Some(&*token_text) {
             return;
         }
         // A queued waiter may get the lock key on this master for a moment. So repeat the extension.
@@ -178,7 +181,7 @@ async fn put_back(master: &Server, guard: &LockGuard, key: &str) {
 }
 
 /// Closes all connections to the masters, and waits until the client has connected to every master again.
-async fn reached_again(masters: &Masters, redlock: &Redlock) {
+async fn reconnect_all(masters: &Masters, redlock: &Redlock) {
     for master in masters {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
@@ -199,7 +202,7 @@ async fn reached_again(masters: &Masters, redlock: &Redlock) {
 }
 
 /// Uses quotas and once jobs. Both store values on the masters, under a lock.
-async fn values(redlock: &Redlock) {
+async fn use_values(redlock: &Redlock) {
     let quota = redlock.quota("prizes");
     quota
         .create(3)
@@ -214,7 +217,7 @@ async fn values(redlock: &Redlock) {
 
 /// Acquires a reader's lock and a permit, each with a note. Waits until the status shows both notes, and then breaks
 /// the permit.
-async fn kinds(redlock: &Redlock) {
+async fn use_every_kind(redlock: &Redlock) {
     let reader = redlock.lock("doc").shared().note("reads").acquire().await;
     let permit = redlock.semaphore("api", 2).note("calls").acquire().await;
     let (reader, permit) = (reader.expect("free"), permit.expect("free"));
@@ -225,10 +228,10 @@ async fn kinds(redlock: &Redlock) {
             .semaphore_status("api")
             .await
             .expect("the name must be valid");
-        let reads = doc.holds().into_iter().find_map(|hold| hold.note);
-        let calls = api.permits.iter().find_map(|permit| permit.status.note());
-        if let (Some(reads), Some(calls)) = (&reads, calls) {
-            let texts = [&reads.text, &calls.text].map(|text| text.as_deref());
+        let reader_note = doc.holds().into_iter().find_map(|hold| hold.note);
+        let count_calls = api.permits.iter().find_map(|permit| permit.status.note());
+        if let (Some(reader_note), Some(count_calls)) = (&reader_note, count_calls) {
+            let texts = [&reader_note.text, &count_calls.text].map(|text| text.as_deref());
             assert_eq!(texts, [Some("reads"), Some("calls")]);
             break;
         }
@@ -236,17 +239,17 @@ async fn kinds(redlock: &Redlock) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let slot = permit.slot().expect("one");
-    let broken = redlock.break_permit("api", slot).await.expect("a slot");
-    assert!(broken.nodes.iter().all(|node| node.state.is_ok()));
+    let status = redlock.break_permit("api", slot).await.expect("a slot");
+    assert!(status.nodes.iter().all(|node| node.state.is_ok()));
     drop((reader, permit));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_client() {
-    for program in programs() {
-        let masters = three(program);
+    for program in server_programs() {
+        let masters = start_three(program);
         grant(&masters, None);
-        let (first, second) = (locker(&masters), locker(&masters));
+        let (first, second) = (locker_client(&masters), locker_client(&masters));
 
         let guard = first.acquire("job").await.expect("free");
         assert!(guard.fencing_token().is_some());
@@ -254,48 +257,55 @@ async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_cli
             let second = second.clone();
             async move { second.acquire("job").await }
         });
-        queued(&masters, "job").await;
-        let tried = locker(&masters).try_acquire("job").await.expect("answers");
-        assert!(matches!(tried, TryAcquire::Held(_)));
+        wait_until_queued(&masters, "job").await;
+        let was_tried = locker_client(&masters)
+            .try_acquire("job")
+            .await
+            .expect("answers");
+        assert!(matches!(was_tried, TryAcquire::Held(_)));
         let status = second.status("job").await.expect("the name must be valid");
         for node in &status.nodes {
             let state = node.state.as_ref().expect("an answer");
             assert_eq!(state.queue.len(), 1, "{state:?}");
         }
         guard.extend(secs(25)).await.expect("still held");
-        put_back(&masters[0], &guard, "lock:job").await;
+        restore_key(&masters[0], &guard, "lock:job").await;
         assert_eq!(guard.release().await.unreachable, 0);
         let guard = waiter.await.expect("no panic").expect("acquired");
         for master in &masters {
             // The waiter already has the lock when two masters have released it. So wait until the third master has
             // also published its wake-up.
             eventually("the master must have published a wake-up", || {
-                calls(master, "publish") > 0
+                count_calls(master, "publish") > 0
             })
             .await;
             eventually("both clients must listen for wake-ups", || {
-                let heard = ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]);
-                matches!(&heard, Reply::Array(channels) if channels.len() >= 2)
+                let channels = ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]);
+                matches!(&channels, Reply::Array(channels) if channels.len() >= 2)
             })
             .await;
         }
 
-        values(&first).await;
-        kinds(&first).await;
-        let broken = first.break_lock("job").await.expect("must be a valid name");
-        assert!(broken.nodes.iter().all(|node| node.state.is_ok()));
+        use_values(&first).await;
+        use_every_kind(&first).await;
+        let status = first.break_lock("job").await.expect("must be a valid name");
+        assert!(status.nodes.iter().all(|node| node.state.is_ok()));
         assert!(masters.iter().all(|master| !has_key(master, "lock:job")));
         drop(guard);
 
-        reached_again(&masters, &first).await;
-        assert_well(&first.inspect().await);
+        reconnect_all(&masters, &first).await;
+        assert_no_faults(&first.inspect().await);
         for master in &masters {
-            let left = ask_server(master, &["KEYS", "*quorate-doctor*"]);
-            assert_eq!(left, Reply::Array(Vec::new()), "no key may be left");
+            let leftover_keys = ask_server(master, &["KEYS", "*quorate-doctor*"]);
+            assert_eq!(
+                leftover_keys,
+                Reply::Array(Vec::new()),
+                "no key may be left"
+            );
         }
 
         for master in &masters {
-            let refused: Vec<String> = refused(master)
+            let refused_objects: Vec<String> = refused_objects(master)
                 .into_iter()
                 // These commands are optional. Old servers report a denied `CLIENT SETNAME` as `client`.
                 .filter(|what| !["client|setinfo", "client|setname", "client"].contains(&&**what))
@@ -303,7 +313,7 @@ async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_cli
                 .filter(|what| what != "config|get" && what != "config")
                 .collect();
             assert_eq!(
-                refused,
+                refused_objects,
                 [] as [String; 0],
                 "the page must name every right that the client needs"
             );
@@ -312,25 +322,26 @@ async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_cli
 }
 
 /// The row for this purpose in the table of rights in docs/operations.md: its commands, and its key prefixes.
-fn row(purpose: &str) -> (Vec<String>, Vec<String>) {
+fn documented_rights_for(purpose: &str) -> (Vec<String>, Vec<String>) {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
     let page = std::fs::read_to_string(page).expect("the page");
-    let row = page.lines().find_map(|line| {
+    let documented_rights_for = page.lines().find_map(|line| {
         let cells = line.strip_prefix("| ")?.strip_prefix(purpose)?;
         cells.strip_prefix(" | ")
     });
-    let mut cells = row.expect("the row").split(" | ");
+    let mut cells = documented_rights_for.expect("the row").split(" | ");
     let commands = cells.next().expect("commands").replace('\\', "");
     let keys = cells.next().expect("keys");
     let keys = keys.replace("the lock key", &format!("`{PREFIX}`"));
-    let words = |cell: String| {
+    let split_words = |cell: String| {
         cell.split_whitespace()
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
-    let word = |word: String| word.trim_matches('`').to_owned();
-    let commands = words(commands).into_iter().map(word);
-    let keys = words(keys).into_iter().map(word);
+    let without_backticks =
+        |without_backticks: String| without_backticks.trim_matches('`').to_owned();
+    let commands = split_words(commands).into_iter().map(without_backticks);
+    let keys = split_words(keys).into_iter().map(without_backticks);
     let commands = commands.map(|command| format!("+{command}"));
     (
         commands.collect(),
@@ -340,36 +351,40 @@ fn row(purpose: &str) -> (Vec<String>, Vec<String>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit() {
-    for program in programs() {
-        let masters = three(program);
+    for program in server_programs() {
+        let masters = start_three(program);
         grant(&masters, None);
-        let outcome = locker(&masters).semaphore("api", 2).acquire().await;
+        let outcome = locker_client(&masters).semaphore("api", 2).acquire().await;
         let permit = outcome.expect("free");
         let slot = permit.slot().expect("one");
         // Give the operator the commands of both rows, but only the keys of the row for `status`, `break` and `doctor`.
-        let (scripts, _) = row("taking, renewing, releasing");
-        let (commands, keys) = row("`status`, `break`, `doctor`");
-        let user = documented()[2].clone();
-        let mut words = ["ACL", "SETUSER", &user, "reset", "on"]
+        let (scripts, _) = documented_rights_for("taking, renewing, releasing");
+        let (commands, keys) = documented_rights_for("`status`, `break`, `doctor`");
+        let user = documented_command()[2].clone();
+        let mut split_words = ["ACL", "SETUSER", &user, "reset", "on"]
             .map(str::to_owned)
             .to_vec();
-        words.push(format!(">{PASSWORD}"));
-        words.extend(scripts.into_iter().chain(commands).chain(keys));
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        split_words.push(format!(">{PASSWORD}"));
+        split_words.extend(scripts.into_iter().chain(commands).chain(keys));
+        let split_words: Vec<&str> = split_words.iter().map(String::as_str).collect();
         for master in &masters {
-            assert!(ask_server(master, &words).is_ok(), "{words:?}");
+            assert!(ask_server(master, &split_words).is_ok(), "{split_words:?}");
         }
-        let operator = locker(&masters);
-        let seen = operator
+        let operator = locker_client(&masters);
+        let inspection = operator
             .semaphore_status("api")
             .await
             .expect("the name must be valid");
-        let slots: Vec<_> = seen.permits.iter().map(|permit| permit.slot).collect();
-        assert_eq!(slots, [Some(slot)], "{seen:?}");
-        let broken = operator.break_permit("api", slot).await.expect("a slot");
+        let slots: Vec<_> = inspection
+            .permits
+            .iter()
+            .map(|permit| permit.slot)
+            .collect();
+        assert_eq!(slots, [Some(slot)], "{inspection:?}");
+        let status = operator.break_permit("api", slot).await.expect("a slot");
         assert!(
-            broken.nodes.iter().all(|node| node.state.is_ok()),
-            "{broken:?}"
+            status.nodes.iter().all(|node| node.state.is_ok()),
+            "{status:?}"
         );
     }
 }
@@ -379,7 +394,7 @@ const MAX_TTL: Duration = secs(1);
 
 /// A `Redlock` of this user for a change of masters. The first two of the three servers are the old masters, and the
 /// last two are the next masters.
-fn replacing(user: &str, masters: &Masters) -> Redlock {
+fn changing_client(user: &str, masters: &Masters) -> Redlock {
     settings_of(urls(user, masters.iter().take(2), ""))
         .next_masters(urls(user, masters.iter().skip(1), ""))
         .max_ttl(MAX_TTL)
@@ -390,7 +405,7 @@ fn replacing(user: &str, masters: &Masters) -> Redlock {
 }
 
 /// The value of the generation marker on each master. `None` for a master without a marker.
-fn markers(masters: &Masters) -> Vec<Option<String>> {
+fn read_markers(masters: &Masters) -> Vec<Option<String>> {
     let marker = |master| {
         let marker = ask_server(master, &["GET", "quorate:masters"]);
         marker.text().map(std::borrow::Cow::into_owned)
@@ -399,7 +414,7 @@ fn markers(masters: &Masters) -> Vec<Option<String>> {
 }
 
 /// Begins the change of the masters as soon as the uptime of the new server is long enough.
-async fn begin(redlock: &Redlock) {
+async fn begin_change(redlock: &Redlock) {
     let started_at = Instant::now();
     let change = redlock.change().expect("next_masters must be set");
     while let Err(error) = change.begin().await {
@@ -410,17 +425,20 @@ async fn begin(redlock: &Redlock) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_masters() {
-    for program in programs() {
-        let masters = three(program);
+    for program in server_programs() {
+        let masters = start_three(program);
         grant(&masters, None);
         grant_to(OPERATOR, &masters, None);
-        let client = replacing(CLIENT, &masters);
+        let client = changing_client(CLIENT, &masters);
         let builder = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
-        let old = builder.build().expect("good settings");
-        old.mark_masters().await.expect("the step must succeed");
+        let old_client = builder.build().expect("good settings");
+        old_client
+            .mark_masters()
+            .await
+            .expect("the step must succeed");
 
-        let operator = replacing(OPERATOR, &masters);
-        begin(&operator).await;
+        let operator = changing_client(OPERATOR, &masters);
+        begin_change(&operator).await;
         // Create a fencing counter and a stored value, which the change of masters must copy.
         drop(client.acquire("job").await.expect("free"));
         client
@@ -438,13 +456,20 @@ async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_master
         change.open_again().await.expect("the step must succeed");
         change.finish().await.expect("the step must succeed");
         for master in &masters {
-            let refused = refused(master);
-            let optional = |what: &String| {
+            let refused_objects = refused_objects(master);
+            let is_optional = |what: &String| {
                 // Old servers report a denied `CLIENT SETINFO` as `client`.
                 ["client|setinfo", "client"].contains(&what.as_str())
             };
-            let refused: Vec<_> = refused.into_iter().filter(|what| !optional(what)).collect();
-            assert_eq!(refused, [] as [String; 0], "the page must name every right");
+            let refused_objects: Vec<_> = refused_objects
+                .into_iter()
+                .filter(|what| !is_optional(what))
+                .collect();
+            assert_eq!(
+                refused_objects,
+                [] as [String; 0],
+                "the page must name every right"
+            );
         }
     }
 }
@@ -453,19 +478,21 @@ async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_master
 const SECOND_PREFIX: &str = "b:";
 
 /// The rights that the documentation lists for operators, with each key pattern repeated for [`SECOND_PREFIX`].
-fn words_of_operators() -> Vec<String> {
-    let mut words = documented_for(OPERATOR);
-    let keys = words.iter().filter(|word| word.starts_with('~'));
-    let keys = keys.filter(|word| word.contains(PREFIX));
+fn operator_command() -> Vec<String> {
+    let mut split_words = documented_command_for(OPERATOR);
+    let keys = split_words
+        .iter()
+        .filter(|without_backticks| without_backticks.starts_with('~'));
+    let keys = keys.filter(|without_backticks| without_backticks.contains(PREFIX));
     let second: Vec<String> = keys
-        .map(|word| word.replace(PREFIX, SECOND_PREFIX))
+        .map(|without_backticks| without_backticks.replace(PREFIX, SECOND_PREFIX))
         .collect();
-    words.extend(second);
-    words
+    split_words.extend(second);
+    split_words
 }
 
 /// Stores a quota and the fencing counter of a semaphore under each of the two prefixes.
-async fn store_values(masters: &Masters) {
+async fn write_values(masters: &Masters) {
     for prefix in [PREFIX, SECOND_PREFIX] {
         let urls = masters.iter().take(2).map(Server::url).collect();
         let client = settings_of(urls).prefix(prefix).build().expect("good");
@@ -480,7 +507,7 @@ async fn store_values(masters: &Masters) {
 }
 
 /// Replaces the set of masters: performs all steps in order. Returns the error of the first step that fails.
-async fn replace(redlock: &Redlock) -> Result<(), ChangeError> {
+async fn run_whole_change(redlock: &Redlock) -> Result<(), ChangeError> {
     let change = redlock.change().expect("next masters are set");
     let started_at = Instant::now();
     while let Err(error) = change.begin().await {
@@ -498,7 +525,7 @@ async fn replace(redlock: &Redlock) -> Result<(), ChangeError> {
 }
 
 async fn assert_each_step_names(right: &str, masters: &Masters) {
-    let operator = replacing(OPERATOR, masters);
+    let operator = changing_client(OPERATOR, masters);
     let survey = operator.survey().await.expect("masters with markers");
     for master in &survey.masters {
         let rules = master.seen.missing.iter().map(MissingRight::rule);
@@ -507,43 +534,43 @@ async fn assert_each_step_names(right: &str, masters: &Masters) {
     }
     let change = operator.change().expect("next masters are set");
     let builder = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
-    let old = builder.build().expect("good settings");
+    let old_client = builder.build().expect("good settings");
     for step in [
         change.begin().await,
         change.close().await,
         change.closed().await,
         change.open(&survey).await,
         change.finish().await,
-        old.mark_masters().await,
+        old_client.mark_masters().await,
     ] {
-        let said = step.expect_err("a right is missing").to_string();
+        let error_text = step.expect_err("a right is missing").to_string();
         assert!(
-            said.contains(&format!("ACL SETUSER <user> {right}")),
-            "{said}"
+            error_text.contains(&format!("ACL SETUSER <user> {right}")),
+            "{error_text}"
         );
-        assert!(!said.contains(PASSWORD), "{said}");
+        assert!(!error_text.contains(PASSWORD), "{error_text}");
     }
 }
 
 /// Regression test: if the operator lacks any right, the first step of a change must fail before it writes anything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn change_of_masters_writes_nothing_if_the_operator_lacks_a_right() {
-    for program in programs() {
-        let masters = three(program);
-        store_values(&masters).await;
-        let mut needless = Vec::new();
-        for right in words_of_operators() {
+    for program in server_programs() {
+        let masters = start_three(program);
+        write_values(&masters).await;
+        let mut needless_rights = Vec::new();
+        for right in operator_command() {
             if !right.starts_with(['+', '~', '&']) {
                 continue;
             }
-            grant_words(words_of_operators(), &masters, Some(&right));
-            match replace(&replacing(OPERATOR, &masters)).await {
+            grant_command(operator_command(), &masters, Some(&right));
+            match run_whole_change(&changing_client(OPERATOR, &masters)).await {
                 Err(_) => {
-                    assert_eq!(markers(&masters), [None, None, None], "{right}");
+                    assert_eq!(read_markers(&masters), [None, None, None], "{right}");
                     assert_each_step_names(&right, &masters).await;
-                    assert_eq!(markers(&masters), [None, None, None], "{right}");
+                    assert_eq!(read_markers(&masters), [None, None, None], "{right}");
                 }
-                Ok(()) => needless.push(right),
+                Ok(()) => needless_rights.push(right),
             }
             for master in &masters {
                 ask_server(master, &["DEL", "quorate:masters"]);
@@ -551,72 +578,84 @@ async fn change_of_masters_writes_nothing_if_the_operator_lacks_a_right() {
         }
         // These two rights are not needed, because the test stores no key that matches these patterns.
         let groups = ["~quorate:holds:b:*", "~quorate:note:quorate:hold:*:b:*"];
-        assert_eq!(needless, groups);
+        assert_eq!(needless_rights, groups);
         assert_refusals_without_the_rights_of_clients_or_operators(&masters).await;
     }
 }
 
 async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Masters) {
-    let (mut commands, keys) = row("`quorate masters`: operators only");
-    let words = ["ACL", "SETUSER", OPERATOR, "reset", "on", ">"].map(str::to_owned);
+    let (mut commands, keys) = documented_rights_for("`quorate masters`: operators only");
+    let split_words = ["ACL", "SETUSER", OPERATOR, "reset", "on", ">"].map(str::to_owned);
     commands.extend(keys.iter().map(|key| key.trim_end_matches('*').to_owned()));
-    grant_words(words.into_iter().chain(commands).collect(), masters, None);
-    let operator = replacing(OPERATOR, masters);
-    let said = replace(&operator).await.expect_err("rights are missing");
-    assert!(said.to_string().contains("+del"), "{said}");
-    assert_eq!(markers(masters), [None, None, None]);
+    grant_command(
+        split_words.into_iter().chain(commands).collect(),
+        masters,
+        None,
+    );
+    let operator = changing_client(OPERATOR, masters);
+    let error_text = run_whole_change(&operator)
+        .await
+        .expect_err("rights are missing");
+    assert!(error_text.to_string().contains("+del"), "{error_text}");
+    assert_eq!(read_markers(masters), [None, None, None]);
 
     // Give the user of the clients only its documented rights. They do not include `CLIENT LIST`.
     grant(masters, None);
-    let client = replacing(CLIENT, masters);
-    let said = replace(&client).await.expect_err("rights are missing");
-    let said = said.to_string();
+    let client = changing_client(CLIENT, masters);
+    let error_text = run_whole_change(&client)
+        .await
+        .expect_err("rights are missing");
+    let error_text = error_text.to_string();
     assert!(
-        said.contains("CLIENT LIST: ACL SETUSER <user> +client|list"),
-        "{said}"
+        error_text.contains("CLIENT LIST: ACL SETUSER <user> +client|list"),
+        "{error_text}"
     );
-    assert_eq!(markers(masters), [None, None, None]);
+    assert_eq!(read_markers(masters), [None, None, None]);
     // The survey must contain everything that this user may read, although the user lacks the right `client|list`.
     let survey = client.survey().await.expect("masters with markers");
-    let mut seen = survey.masters.iter().map(|master| &master.seen);
-    assert!(seen.all(|seen| seen.run_id.is_some()));
+    let mut inspection = survey.masters.iter().map(|master| &master.seen);
+    assert!(inspection.all(|inspection| inspection.run_id.is_some()));
 }
 
 /// The operator's key prefix is empty, so the change of masters handles the keys of all prefixes. The operator must
 /// need rights only to prefixes that existing keys have.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn change_of_masters_for_all_key_prefixes_needs_rights_only_to_existing_keys() {
-    let masters = three(None);
-    store_values(&masters).await;
+    let masters = start_three(None);
+    write_values(&masters).await;
     let builder = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
-    let all = builder
+    let acquires = builder
         .next_masters(urls(OPERATOR, masters.iter().skip(1), ""))
         .prefix("")
         .max_ttl(MAX_TTL)
         .ttl(MAX_TTL)
         .node_timeout(MAX_TTL / 4);
-    let operator = all.build().expect("good settings");
-    grant_words(words_of_operators(), &masters, Some("~quorate:value:b:*"));
-    let said = replace(&operator).await.expect_err("a right is missing");
+    let operator = acquires.build().expect("good settings");
+    grant_command(operator_command(), &masters, Some("~quorate:value:b:*"));
+    let error_text = run_whole_change(&operator)
+        .await
+        .expect_err("a right is missing");
     assert!(
-        said.to_string().contains("<user> ~quorate:value:b:*"),
-        "{said}"
+        error_text.to_string().contains("<user> ~quorate:value:b:*"),
+        "{error_text}"
     );
-    assert_eq!(markers(&masters), [None, None, None]);
-    grant_words(words_of_operators(), &masters, None);
-    replace(&operator).await.expect("all rights are granted");
+    assert_eq!(read_markers(&masters), [None, None, None]);
+    grant_command(operator_command(), &masters, None);
+    run_whole_change(&operator)
+        .await
+        .expect("all rights are granted");
 }
 
 #[tokio::test]
 async fn documented_rights_allow_no_dangerous_command() {
-    for program in programs() {
-        let masters = three(program);
+    for program in server_programs() {
+        let masters = start_three(program);
         grant(&masters, None);
-        let user = documented()[2].clone();
+        let user = documented_command()[2].clone();
         let mut connection = masters[0].connect(secs(5)).expect("a connection");
         let welcome = connection.command(&["AUTH", &user, PASSWORD]);
         assert!(welcome.expect("the server must answer the command").is_ok());
-        for harm in [
+        for command in [
             &["FLUSHALL"][..],
             &["FLUSHDB"],
             &["SWAPDB", "0", "1"],
@@ -633,54 +672,54 @@ async fn documented_rights_allow_no_dangerous_command() {
             &["PUBLISH", "news", "x"],
         ] {
             let reply = connection
-                .command(harm)
+                .command(command)
                 .expect("the server must answer the command");
             let text = reply.text().unwrap_or_default().into_owned();
-            assert!(text.starts_with("NOPERM"), "{harm:?}: {reply:?}");
+            assert!(text.starts_with("NOPERM"), "{command:?}: {reply:?}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn inspection_of_a_master_names_each_missing_right_of_the_user() {
-    for program in programs() {
-        let masters = three(program);
-        for right in rights() {
+    for program in server_programs() {
+        let masters = start_three(program);
+        for right in documented_rights() {
             grant(&masters, Some(&right));
-            for inspection in locker(&masters).inspect().await {
+            for inspection in locker_client(&masters).inspect().await {
                 let rules: Vec<&str> = inspection.missing.iter().map(MissingRight::rule).collect();
                 assert_eq!(rules, [&*right], "{inspection:?}");
             }
         }
         grant(&masters, None);
-        assert_well(&locker(&masters).inspect().await);
+        assert_no_faults(&locker_client(&masters).inspect().await);
     }
 }
 
 /// Adds a waiter that belongs to no process to the queue on every master. The masters treat this waiter as dead after
 /// the time `lives_until`, in milliseconds since 1970.
-fn ghost(masters: &Masters, resource: &str, id: &str, lives_until: &str) {
+fn put_ghost_waiter(masters: &Masters, resource: &str, id: &str, lives_until: &str) {
     for master in masters {
-        let of = |family: &str| format!("quorate:{family}:{PREFIX}{resource}");
-        ask_server(master, &["ZADD", &of("queue"), "1", id]);
-        ask_server(master, &["ZADD", &of("alive"), lives_until, id]);
+        let key_of = |family: &str| format!("quorate:{family}:{PREFIX}{resource}");
+        ask_server(master, &["ZADD", &key_of("queue"), "1", id]);
+        ask_server(master, &["ZADD", &key_of("alive"), lives_until, id]);
     }
 }
 
 /// Uses all features of a lock. Returns the texts of all results and errors, joined to one text.
-async fn life(masters: &Masters, resource: &str) -> String {
-    let (first, second) = (locker(masters), locker(masters));
-    let mut said = String::new();
+async fn use_every_call(masters: &Masters, resource: &str) -> String {
+    let (first, second) = (locker_client(masters), locker_client(masters));
+    let mut error_text = String::new();
     let mut note = |what: String| {
-        said.push_str(&what);
-        said.push('\n');
+        error_text.push_str(&what);
+        error_text.push('\n');
     };
     let guard = match first.try_acquire(resource).await {
         Ok(TryAcquire::Acquired(guard)) => guard,
         other => return format!("{other:?}"),
     };
     // Add a live waiter to the queue.
-    ghost(masters, resource, "0123456789abcdef:1", "9999999999999");
+    put_ghost_waiter(masters, resource, "0123456789abcdef:1", "9999999999999");
     for node in first
         .status(resource)
         .await
@@ -689,7 +728,10 @@ async fn life(masters: &Masters, resource: &str) -> String {
     {
         note(format!("{:?}", node.state));
     }
-    note(format!("{:?}", locker(masters).try_acquire(resource).await));
+    note(format!(
+        "{:?}",
+        locker_client(masters).try_acquire(resource).await
+    ));
     // The client `second` joins the queue, and leaves it after 700 ms.
     let wait = Wait::For(Duration::from_millis(700));
     let waited = second.lock(resource).wait(wait).acquire().await;
@@ -705,7 +747,7 @@ async fn life(masters: &Masters, resource: &str) -> String {
     note(format!("{:?}", quota.take(1).await));
     note(format!("{:?}", quota.drop_quota().await));
     // Add a dead waiter to the queue. The next attempt of a client removes it.
-    ghost(masters, resource, "0123456789abcdef:1", "1");
+    put_ghost_waiter(masters, resource, "0123456789abcdef:1", "1");
     note(format!("{:?}", first.try_acquire(resource).await));
     for node in second
         .break_lock(resource)
@@ -717,12 +759,12 @@ async fn life(masters: &Masters, resource: &str) -> String {
     }
     first.flush().await;
     second.flush().await;
-    said
+    error_text
 }
 
 /// The text that the error of a lock must contain if the user lacks `right`. `None` if locks work without `right`, so
 /// that there is no error.
-fn told(right: &str) -> Option<String> {
+fn expected_error(right: &str) -> Option<String> {
     match right {
         // Locks work without wake-ups, and without the closing of old connections.
         "+publish" | "+subscribe" | "+ping" | "&quorate:wake:*" | "+client|id" | "+client|kill" => {
@@ -760,37 +802,41 @@ fn told(right: &str) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lock_error_names_each_missing_right() {
-    let programs = programs().into_iter().map(async |program| {
-        let masters = three(program);
-        for (n, right) in rights().iter().enumerate() {
-            let Some(name) = told(right) else { continue };
+    let server_programs = server_programs().into_iter().map(async |program| {
+        let masters = start_three(program);
+        for (n, right) in documented_rights().iter().enumerate() {
+            let Some(name) = expected_error(right) else {
+                continue;
+            };
             grant(&masters, Some(right));
-            let said = life(&masters, &format!("job {n}")).await.to_lowercase();
-            assert!(said.contains("denied"), "{right}: {said}");
+            let error_text = use_every_call(&masters, &format!("job {n}"))
+                .await
+                .to_lowercase();
+            assert!(error_text.contains("denied"), "{right}: {error_text}");
             assert!(
-                said.contains(&name),
-                "the error must name the missing right {right}: {said}"
+                error_text.contains(&name),
+                "the error must name the missing right {right}: {error_text}"
             );
-            assert!(!said.contains(PASSWORD), "{said}");
+            assert!(!error_text.contains(PASSWORD), "{error_text}");
         }
         grant(&masters, None);
-        let said = life(&masters, "job at last").await.to_lowercase();
-        assert!(!said.contains("denied"), "{said}");
+        let error_text = use_every_call(&masters, "job at last").await.to_lowercase();
+        assert!(!error_text.contains("denied"), "{error_text}");
     });
     // Test all server programs concurrently, because these tests mostly wait.
-    futures::future::join_all(programs).await;
+    futures::future::join_all(server_programs).await;
 }
 
 #[tokio::test]
 async fn extension_reports_a_revoked_right_as_a_fault_instead_of_a_loss() {
-    for program in programs() {
-        let masters = three(program);
+    for program in server_programs() {
+        let masters = start_three(program);
         grant(&masters, None);
-        let redlock = locker(&masters);
+        let redlock = locker_client(&masters);
         let guard = redlock.acquire("job").await.expect("free");
         grant(&masters, Some("+get"));
-        let said = format!("{:?}", guard.extend(secs(25)).await);
-        assert!(said.contains("Denied"), "{said}");
+        let error_text = format!("{:?}", guard.extend(secs(25)).await);
+        assert!(error_text.contains("Denied"), "{error_text}");
         grant(&masters, None);
         guard.extend(secs(26)).await.expect("still ours");
     }
@@ -798,8 +844,8 @@ async fn extension_reports_a_revoked_right_as_a_fault_instead_of_a_loss() {
 
 #[tokio::test]
 async fn inspection_of_a_master_names_missing_rights_only_for_features_in_use() {
-    for program in programs() {
-        let masters = three(program);
+    for program in server_programs() {
+        let masters = start_three(program);
         grant(&masters, None);
         let database = settings(&masters, "/1").build().expect("good settings");
         let error = database.try_acquire("job").await.expect_err("denied");
@@ -813,13 +859,13 @@ async fn inspection_of_a_master_names_missing_rights_only_for_features_in_use() 
             }
         }
         for master in &masters {
-            let user = &documented()[2];
+            let user = &documented_command()[2];
             ask_server(master, &["ACL", "SETUSER", user, "+select", "+config|get"]);
         }
         // Use another database, so that the client has to make new connections.
         let database = settings(&masters, "/1").build().expect("good settings");
-        assert_well(&database.inspect().await);
-        assert_well(&unguarded.inspect().await);
+        assert_no_faults(&database.inspect().await);
+        assert_no_faults(&unguarded.inspect().await);
         let guard = database.acquire("job").await.expect("free");
         assert_eq!(guard.release().await.unreachable, 0);
     }
@@ -827,10 +873,10 @@ async fn inspection_of_a_master_names_missing_rights_only_for_features_in_use() 
 
 #[tokio::test]
 async fn client_of_the_classic_algorithm_needs_no_queue_or_pubsub_rights() {
-    let masters = three(None);
+    let masters = start_three(None);
     grant(&masters, None);
     for master in &masters {
-        let user = &documented()[2];
+        let user = &documented_command()[2];
         ask_server(
             master,
             &["ACL", "SETUSER", user, "-zadd", "-subscribe", "-zrem"],
@@ -856,17 +902,19 @@ async fn client_of_the_classic_algorithm_needs_no_queue_or_pubsub_rights() {
 
 #[tokio::test]
 async fn user_without_the_right_to_mget_can_acquire_many_locks_concurrently() {
-    for program in programs() {
-        let masters = three(program);
+    for program in server_programs() {
+        let masters = start_three(program);
         grant(&masters, Some("+mget"));
-        let locker = locker(&masters);
+        let locker_client = locker_client(&masters);
         for _ in 0..3 {
             let names: Vec<String> = (0..50).map(|n| format!("one of many {n}")).collect();
-            let all = names.iter().map(|name| locker.acquire(name));
-            let outcomes = futures::future::join_all(all).await.into_iter();
+            let acquires = names.iter().map(|name| locker_client.acquire(name));
+            let outcomes = futures::future::join_all(acquires).await.into_iter();
             let held: Vec<LockGuard> = outcomes
-                .map(|one| {
-                    one.expect("the acquire must succeed, because it works without the right +mget")
+                .map(|outcome| {
+                    outcome.expect(
+                        "the acquire must succeed, because it works without the right +mget",
+                    )
                 })
                 .collect();
             let released = held.into_iter().map(LockGuard::release);
@@ -877,11 +925,12 @@ async fn user_without_the_right_to_mget_can_acquire_many_locks_concurrently() {
         for master in &masters {
             let reply = ask_server(master, &["INFO", "commandstats"]);
             let stats = reply.text().expect("text").into_owned();
-            let calls = stats.split("cmdstat_evalsha:calls=").nth(1);
-            let calls = calls.and_then(|rest| rest.split(',').next()?.parse::<u32>().ok());
-            let fewer = calls.is_some_and(|calls| calls < 250);
+            let count_calls = stats.split("cmdstat_evalsha:calls=").nth(1);
+            let count_calls =
+                count_calls.and_then(|rest| rest.split(',').next()?.parse::<u32>().ok());
+            let is_batched = count_calls.is_some_and(|count_calls| count_calls < 250);
             assert!(
-                fewer,
+                is_batched,
                 "the client must combine its 300 requests into fewer than 250 script calls: {stats}"
             );
         }
@@ -890,7 +939,7 @@ async fn user_without_the_right_to_mget_can_acquire_many_locks_concurrently() {
 
 /// Returns true if the server can delete a key on condition that the key has a given value (Valkey 9: `DELIFEQ`). For a
 /// lock without a queue, a client can use this command instead of the release script.
-fn deletes_by_command(server: &Server) -> bool {
+fn has_delete_command(server: &Server) -> bool {
     let reply = ask_server(server, &["INFO", "server"]);
     let info = reply.text().expect("text").into_owned();
     let version = info
@@ -902,8 +951,8 @@ fn deletes_by_command(server: &Server) -> bool {
 
 /// Acquires and releases a lock five times, with or without fencing tokens. Returns, for each master, how often the
 /// client released the lock with the server's delete command.
-async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
-    let before = by_command(masters);
+async fn release_and_count(masters: &Masters, fencing: bool) -> Vec<u64> {
+    let calls_before = delete_calls(masters);
     let builder = settings(masters, "")
         .fencing(fencing)
         .order(Order::Unordered);
@@ -923,65 +972,71 @@ async fn give_back(masters: &Masters, fencing: bool) -> Vec<u64> {
             );
         }
     }
-    let now = by_command(masters).into_iter();
-    now.zip(before).map(|(now, before)| now - before).collect()
+    let calls_after = delete_calls(masters).into_iter();
+    calls_after
+        .zip(calls_before)
+        .map(|(calls_after, calls_before)| calls_after - calls_before)
+        .collect()
 }
 
-fn by_command(masters: &Masters) -> Vec<u64> {
+fn delete_calls(masters: &Masters) -> Vec<u64> {
     masters
         .iter()
-        .map(|master| calls(master, "delifeq"))
+        .map(|master| count_calls(master, "delifeq"))
         .collect()
 }
 
 #[tokio::test]
 async fn locks_without_a_queue_are_released_by_the_delete_command() {
-    for program in programs() {
-        let masters = three(program);
-        let has = deletes_by_command(&masters[0]);
+    for program in server_programs() {
+        let masters = start_three(program);
+        let has_command = has_delete_command(&masters[0]);
         grant(&masters, None);
         for fencing in [true, false] {
             assert_eq!(
-                give_back(&masters, fencing).await,
+                release_and_count(&masters, fencing).await,
                 [0; 3],
                 "the script must release the locks"
             );
         }
         for master in &masters {
-            let objects = refused(master);
+            let objects = refused_objects(master);
             assert_eq!(
-                objects.iter().any(|object| object == "delifeq"),
-                has,
+                objects.iter().any(|object_of| object_of == "delifeq"),
+                has_command,
                 "{objects:?}"
             );
-            if has {
-                let user = &documented()[2];
+            if has_command {
+                let user = &documented_command()[2];
                 ask_server(master, &["ACL", "SETUSER", user, "+delifeq"]);
             }
         }
         for fencing in [true, false] {
-            let asked = give_back(&masters, fencing).await;
+            let call_counts = release_and_count(&masters, fencing).await;
             // If the server has `DELIFEQ`, the client uses it for every release. Otherwise it tries `DELIFEQ` only
             // once.
-            assert!(asked.iter().all(|times| (*times > 1) == has), "{asked:?}");
+            assert!(
+                call_counts.iter().all(|times| (*times > 1) == has_command),
+                "{call_counts:?}"
+            );
         }
         // The release of a lock with a queue needs the script, because it must also wake the next waiter.
-        let (before, ordered) = (by_command(&masters), locker(&masters));
+        let (calls_before, ordered) = (delete_calls(&masters), locker_client(&masters));
         let guard = ordered.acquire("job").await.expect("free");
         assert_eq!(guard.release().await.unreachable, 0);
         ordered.flush().await;
-        assert_eq!(by_command(&masters), before);
+        assert_eq!(delete_calls(&masters), calls_before);
     }
 }
 
 #[tokio::test]
 async fn locks_are_released_by_a_script_if_the_delete_command_was_renamed() {
-    let mut tried = false;
-    for program in programs() {
-        if !deletes_by_command(&three(program.clone())[0]) {
+    let mut was_tried = false;
+    for program in server_programs() {
+        if !has_delete_command(&start_three(program.clone())[0]) {
             continue;
         }
-        tried = true;
+        was_tried = true;
         let options = |_| {
             let options = ServerOptions::new().arg("--rename-command");
             let options = options.arg("DELIFEQ").arg("elsewhere");
@@ -992,10 +1047,10 @@ async fn locks_are_released_by_a_script_if_the_delete_command_was_renamed() {
         assert!(!reply.is_ok(), "{reply:?}");
         grant(&masters, None);
         for fencing in [true, false] {
-            assert_eq!(give_back(&masters, fencing).await, [0; 3]);
+            assert_eq!(release_and_count(&masters, fencing).await, [0; 3]);
         }
     }
-    if !tried {
+    if !was_tried {
         not_run(
             "locks_are_released_by_a_script_if_the_delete_command_was_renamed",
             "no server has DELIFEQ",

@@ -15,7 +15,7 @@ use quorate::{AcquireError, MAX_NOTE_LEN, NodeName, Note, Redlock, TryAcquire, W
 use quorate_testbed::{Masters, Reply, Server};
 
 /// Waits until the lock has a note, and returns that note.
-async fn noted(redlock: &Redlock, resource: &str) -> Note {
+async fn wait_for_note(redlock: &Redlock, resource: &str) -> Note {
     let started_at = std::time::Instant::now();
     loop {
         let status = redlock
@@ -38,9 +38,9 @@ fn note_keys(masters: &Masters) -> usize {
 }
 
 /// The remaining TTL of a key on a server.
-fn left(server: &Server, key: &str) -> Duration {
-    let left = ask_server(server, &["PTTL", key]).int().expect("a number");
-    ms(u64::try_from(left).unwrap_or(0))
+fn remaining_ttl(server: &Server, key: &str) -> Duration {
+    let remaining_ttl = ask_server(server, &["PTTL", key]).int().expect("a number");
+    ms(u64::try_from(remaining_ttl).unwrap_or(0))
 }
 
 #[tokio::test]
@@ -50,10 +50,10 @@ async fn note_is_stored_during_a_hold_and_removed_by_the_release() {
     let text = String::from("by hand");
     let outcome = holder.lock("job").note(&text).acquire().await;
     let guard = outcome.expect("free");
-    let note = noted(&other, "job").await;
+    let note = wait_for_note(&other, "job").await;
     assert_eq!(note.pid, std::process::id());
-    let this = std::env::current_exe().expect("this program");
-    let name = this.file_name().unwrap_or_default().to_string_lossy();
+    let program = std::env::current_exe().expect("this program");
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
     assert!(!note.host.is_empty() && note.process == name, "{note}");
     assert_eq!(note.text.as_deref(), Some("by hand"));
     let age = SystemTime::now().duration_since(note.since);
@@ -79,39 +79,40 @@ async fn note_is_stored_during_a_hold_and_removed_by_the_release() {
 }
 
 /// A master in memory that counts the notes and the renewals that it receives.
-struct Counts {
+struct CountingNode {
     node: MemoryNode,
-    sent: AtomicUsize,
+    sent_notes: AtomicUsize,
     /// The number of lock renewals.
-    renewed: AtomicUsize,
+    renewed_locks: AtomicUsize,
     /// The number of those lock renewals that also extended the TTL of the holder's note.
-    noted: AtomicUsize,
+    wait_for_note: AtomicUsize,
 }
 
-impl Counts {
+impl CountingNode {
     fn new() -> Self {
         Self {
             node: MemoryNode::new("m"),
-            sent: AtomicUsize::new(0),
-            renewed: AtomicUsize::new(0),
-            noted: AtomicUsize::new(0),
+            sent_notes: AtomicUsize::new(0),
+            renewed_locks: AtomicUsize::new(0),
+            wait_for_note: AtomicUsize::new(0),
         }
     }
 }
 
-impl Node for Counts {
+impl Node for CountingNode {
     fn name(&self) -> &NodeName {
         self.node.name()
     }
 
     fn send(&self, request: Request, reply: Answers) {
         if let Request::Note { items } = &request {
-            self.sent.fetch_add(items.len(), Ordering::Relaxed);
+            self.sent_notes.fetch_add(items.len(), Ordering::Relaxed);
         }
         if let Request::Extend { items } = &request {
-            let noted = items.iter().filter(|item| item.note).count();
-            self.renewed.fetch_add(items.len(), Ordering::Relaxed);
-            self.noted.fetch_add(noted, Ordering::Relaxed);
+            let wait_for_note = items.iter().filter(|item| item.note).count();
+            self.renewed_locks.fetch_add(items.len(), Ordering::Relaxed);
+            self.wait_for_note
+                .fetch_add(wait_for_note, Ordering::Relaxed);
         }
         self.node.send(request, reply);
     }
@@ -123,27 +124,27 @@ impl Node for Counts {
 
 #[tokio::test]
 async fn no_note_is_sent_for_a_lock_that_is_held_only_briefly() {
-    let node = Arc::new(Counts::new());
+    let node = Arc::new(CountingNode::new());
     let build_result = Redlock::builder().nodes(vec![node.clone()]).build();
     let redlock = build_result.expect("good settings");
-    let mut quick = 0;
+    let mut short_holds = 0;
     for n in 0..100 {
         let started_at = Instant::now();
         take(&redlock, &format!("job {n}")).await.release().await;
         // Count the locks that were held for less than 90 ms. The client writes a note only for a lock that it holds
         // for 100 ms or longer.
-        quick += usize::from(started_at.elapsed() < ms(90));
+        short_holds += usize::from(started_at.elapsed() < ms(90));
     }
     tokio::time::sleep(ms(300)).await;
-    let sent = node.sent.load(Ordering::Relaxed);
+    let sent_notes = node.sent_notes.load(Ordering::Relaxed);
     assert!(
-        sent <= 100 - quick,
-        "only locks that were held for 90 ms or longer may have a note: {sent} notes were sent, but {quick} of \
+        sent_notes <= 100 - short_holds,
+        "only locks that were held for 90 ms or longer may have a note: {sent_notes} notes were sent, but {short_holds} of \
          100 locks were held for a shorter time"
     );
     let _guard = take(&redlock, "job").await;
     eventually("the note of a held lock must be written", || {
-        node.sent.load(Ordering::Relaxed) > sent
+        node.sent_notes.load(Ordering::Relaxed) > sent_notes
     })
     .await;
 }
@@ -154,7 +155,7 @@ async fn renewals_keep_the_holders_note_on_all_masters() {
     let settings = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
     let redlock = settings.build().expect("good settings");
     let _guard = take(&redlock, "job").await;
-    noted(&redlock, "job").await;
+    wait_for_note(&redlock, "job").await;
     for master in &masters {
         ask_server(master, &["DEL", "quorate:note:job"]);
     }
@@ -163,19 +164,21 @@ async fn renewals_keep_the_holders_note_on_all_masters() {
     })
     .await;
     // A note lives for four TTLs, here 8 s. A renewal must extend this lifetime.
-    let lives = || {
+    let remaining_ttls = || {
         masters
             .iter()
-            .map(|master| left(master, "quorate:note:job"))
+            .map(|master| remaining_ttl(master, "quorate:note:job"))
     };
-    assert!(lives().all(|left| left > secs(2) && left <= secs(8)));
+    assert!(
+        remaining_ttls().all(|remaining_ttl| remaining_ttl > secs(2) && remaining_ttl <= secs(8))
+    );
     eventually("the remaining time of the note must fall", || {
-        lives().all(|left| left < ms(7_200))
+        remaining_ttls().all(|remaining_ttl| remaining_ttl < ms(7_200))
     })
     .await;
     eventually(
         "a renewal must extend the remaining time of the note",
-        || lives().all(|left| left > ms(7_400)),
+        || remaining_ttls().all(|remaining_ttl| remaining_ttl > ms(7_400)),
     )
     .await;
     assert_eq!(note_keys(&masters), 3);
@@ -183,22 +186,23 @@ async fn renewals_keep_the_holders_note_on_all_masters() {
 
 #[tokio::test]
 async fn one_in_six_renewals_refreshes_the_note() {
-    let node = Arc::new(Counts::new());
+    let node = Arc::new(CountingNode::new());
     let settings = Redlock::builder().nodes(vec![node.clone()]).ttl(secs(3));
     let build_result = settings.node_timeout(ms(300)).build();
     let redlock = build_result.expect("good settings");
     let locks = (0..120).map(|n| redlock.lock(format!("job {n}")).acquire());
     let _guards = futures::future::join_all(locks).await;
-    let sees = || {
-        let [renewed, seen] = [&node.renewed, &node.noted].map(|n| n.load(Ordering::Relaxed));
-        (renewed, seen)
+    let renewal_counts = || {
+        let [renewed_locks, noted_renewals] =
+            [&node.renewed_locks, &node.wait_for_note].map(|n| n.load(Ordering::Relaxed));
+        (renewed_locks, noted_renewals)
     };
     // A renewal refreshes the note with a probability of one in six, so wait for many renewals.
-    eventually("all locks must be renewed", || sees().0 >= 120).await;
-    let (renewed, seen) = sees();
+    eventually("all locks must be renewed", || renewal_counts().0 >= 120).await;
+    let (renewed_locks, noted_renewals) = renewal_counts();
     assert!(
-        seen > 0 && seen < renewed / 2,
-        "at least one renewal, but fewer than half of them, must refresh the note: {seen} of {renewed} did"
+        noted_renewals > 0 && noted_renewals < renewed_locks / 2,
+        "at least one renewal, but fewer than half of them, must refresh the note: {noted_renewals} of {renewed_locks} did"
     );
 }
 
@@ -206,14 +210,18 @@ async fn one_in_six_renewals_refreshes_the_note() {
 async fn note_of_a_dead_holder_is_not_shown() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
-    let dead = holder.lock("job").renewal(false);
-    let _dead = dead.note("the dead one").acquire().await.expect("free");
-    noted(&other, "job").await;
+    let dead_guard = holder.lock("job").renewal(false);
+    let _dead = dead_guard
+        .note("the dead one")
+        .acquire()
+        .await
+        .expect("free");
+    wait_for_note(&other, "job").await;
     eventually("all masters must have the note", || {
         note_keys(&masters) == 3
     })
     .await;
-    let mut watches = other
+    let mut observation = other
         .election("job")
         .observe()
         .expect("the name must be valid");
@@ -228,17 +236,17 @@ async fn note_of_a_dead_holder_is_not_shown() {
     );
     let status = other.status("job").await.expect("the name must be valid");
     assert_eq!(status.note(), None, "{status:?}");
-    assert_eq!(watches.next().await, None);
+    assert_eq!(observation.next().await, None);
     // The next holder writes no note. The former holder's note must not be shown for the next holder.
-    let new = other.lock("job").note(None).acquire().await.expect("free");
+    let new_guard = other.lock("job").note(None).acquire().await.expect("free");
     let status = other.status("job").await.expect("the name must be valid");
     assert_eq!(status.note(), None, "{status:?}");
-    let leader = watches
+    let leader = observation
         .next()
         .await
         .expect("the new leader must be reported");
     assert_eq!(leader.note, None);
-    new.release().await;
+    new_guard.release().await;
 }
 
 #[tokio::test]
@@ -248,7 +256,7 @@ async fn note_of_a_fixed_lease_is_extended_together_with_the_lease() {
     let redlock = build_result.expect("good settings");
     let outcome = redlock.lock("job").renewal(false).acquire().await;
     let guard = outcome.expect("free");
-    noted(&redlock, "job").await;
+    wait_for_note(&redlock, "job").await;
     eventually("all masters must have the note", || {
         note_keys(&masters) == 3
     })
@@ -258,8 +266,8 @@ async fn note_of_a_fixed_lease_is_extended_together_with_the_lease() {
         .await
         .expect("the extension must succeed, because the lock is still held");
     eventually("the note must expire no earlier than its lock", || {
-        let long = |master| left(master, "quorate:note:job") > secs(11);
-        masters.iter().all(long)
+        let long_note = |master| remaining_ttl(master, "quorate:note:job") > secs(11);
+        masters.iter().all(long_note)
     })
     .await;
 }
@@ -269,8 +277,8 @@ async fn note_of_a_former_holder_is_not_shown_for_the_next_holder() {
     let masters = masters(3);
     let (first, second) = (redlock(&masters), redlock(&masters));
     let outcome = first.lock("job").note("the old one").acquire().await;
-    let old = outcome.expect("free");
-    noted(&second, "job").await;
+    let old_guard = outcome.expect("free");
+    wait_for_note(&second, "job").await;
     eventually("all masters must have the note", || {
         note_keys(&masters) == 3
     })
@@ -279,16 +287,16 @@ async fn note_of_a_former_holder_is_not_shown_for_the_next_holder() {
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
-    let new = second.lock("job").note(None).acquire().await.expect("free");
+    let new_guard = second.lock("job").note(None).acquire().await.expect("free");
     let status = first.status("job").await.expect("the name must be valid");
     assert_eq!(status.note(), None, "{status:?}");
     // The former holder releases its lock late. This must not remove the key or the note of the next holder.
-    old.release().await;
+    old_guard.release().await;
     assert_eq!(count_masters_with(&masters, "job"), 3);
-    new.release().await;
-    let new = second.lock("job").note("the new one").acquire().await;
-    let _new = new.expect("free");
-    let note = noted(&first, "job").await;
+    new_guard.release().await;
+    let new_guard = second.lock("job").note("the new one").acquire().await;
+    let _new = new_guard.expect("free");
+    let note = wait_for_note(&first, "job").await;
     assert_eq!(note.text.as_deref(), Some("the new one"));
 }
 
@@ -299,7 +307,7 @@ async fn waiter_and_refused_caller_receive_the_note_of_the_holder() {
     let text = String::from("by hand");
     let outcome = holder.lock("job").note(&text).acquire().await;
     let guard = outcome.expect("free");
-    noted(&other, "job").await;
+    wait_for_note(&other, "job").await;
     eventually("all masters must have the note", || {
         note_keys(&masters) == 3
     })
@@ -308,24 +316,24 @@ async fn waiter_and_refused_caller_receive_the_note_of_the_holder() {
     let TryAcquire::Held(refusal) = tried else {
         panic!("the lock must be reported as held")
     };
-    let (details, shown) = (refusal.details(), refusal.to_string());
+    let (details, refusal_text) = (refusal.details(), refusal.to_string());
     assert!(details.contains("by hand"), "{details}");
-    assert_eq!(shown, "the lock is held by another");
+    assert_eq!(refusal_text, "the lock is held by another");
     assert_eq!(
         refusal.note.and_then(|note| note.text.clone()).as_deref(),
         Some("by hand")
     );
-    let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
-    let waits = other.lock("job").wait(Wait::For(ms(500)));
-    let waits = waits.waiting(move |waiting| drop(sender.send(waiting.note.clone())));
-    let error = waits.acquire().await.expect_err("held");
+    let (sender, mut noted_renewals) = tokio::sync::mpsc::unbounded_channel();
+    let acquire = other.lock("job").wait(Wait::For(ms(500)));
+    let acquire = acquire.waiting(move |waiting| drop(sender.send(waiting.note.clone())));
+    let error = acquire.acquire().await.expect_err("held");
     assert!(matches!(&error, AcquireError::HeldByOther(missed) if missed.note.is_some()));
     let text = error.details();
     let pid = format!("pid {}", std::process::id());
     assert!(text.contains("by hand") && text.contains(&pid), "{text}");
     let text = error.to_string();
     assert!(!text.contains("by hand") && !text.contains(&pid), "{text}");
-    let first = seen.recv().await.expect("a notification");
+    let first = noted_renewals.recv().await.expect("a notification");
     assert_eq!(first.and_then(|note| note.text).as_deref(), Some("by hand"));
     guard.release().await;
 }
@@ -333,13 +341,13 @@ async fn waiter_and_refused_caller_receive_the_note_of_the_holder() {
 #[tokio::test]
 async fn no_note_is_written_if_notes_or_fencing_are_switched_off() {
     let masters = masters(3);
-    let silent = settings(masters.urls()).note(None).build().expect("good");
+    let client_without_notes = settings(masters.urls()).note(None).build().expect("good");
     let build_result = settings(masters.urls())
         .fencing(false)
         .note("unseen")
         .build();
     let classic = build_result.expect("good settings");
-    for redlock in [&silent, &classic] {
+    for redlock in [&client_without_notes, &classic] {
         let guard = take(redlock, "job").await;
         tokio::time::sleep(ms(400)).await;
         assert_eq!(note_keys(&masters), 0);
@@ -353,7 +361,13 @@ async fn no_note_is_written_if_notes_or_fencing_are_switched_off() {
     let unordered = unordered.expect("good settings");
     let outcome = unordered.lock("job").note("seen").acquire().await;
     let guard = outcome.expect("free");
-    assert_eq!(noted(&silent, "job").await.text.as_deref(), Some("seen"));
+    assert_eq!(
+        wait_for_note(&client_without_notes, "job")
+            .await
+            .text
+            .as_deref(),
+        Some("seen")
+    );
     eventually("all masters must have the note", || {
         note_keys(&masters) == 3
     })
@@ -365,18 +379,18 @@ async fn no_note_is_written_if_notes_or_fencing_are_switched_off() {
 
 #[tokio::test]
 async fn a_note_that_is_too_long_is_refused_before_anything_is_sent() {
-    let long = "x".repeat(MAX_NOTE_LEN + 1);
-    let build_result = Redlock::builder().in_memory(3).note(&*long).build();
+    let long_note = "x".repeat(MAX_NOTE_LEN + 1);
+    let build_result = Redlock::builder().in_memory(3).note(&*long_note).build();
     let error = build_result.expect_err("too long").to_string();
     assert!(error.contains("1025") && error.contains("1024"), "{error}");
     let redlock = Redlock::in_memory(3);
-    let error = redlock.lock("job").note(&*long).acquire().await;
+    let error = redlock.lock("job").note(&*long_note).acquire().await;
     assert!(
         matches!(error, Err(AcquireError::InvalidOptions(_))),
         "{error:?}"
     );
-    let fits = redlock.lock("job").note(&long[1..]).acquire().await;
-    drop(fits.expect("free"));
+    let outcome = redlock.lock("job").note(&long_note[1..]).acquire().await;
+    drop(outcome.expect("free"));
 }
 
 #[tokio::test]
@@ -387,10 +401,10 @@ async fn connections_to_masters_carry_the_client_name() {
     let reply = ask_server(&masters[0], &["CLIENT", "LIST"]);
     let list = reply.text().expect("text").into_owned();
     let pid = format!(":{} ", std::process::id());
-    let named = list
+    let is_named = list
         .lines()
         .any(|line| line.contains("name=quorate/0/") && line.contains(&pid));
-    assert!(named, "{list}");
+    assert!(is_named, "{list}");
 }
 
 #[tokio::test]
@@ -411,7 +425,7 @@ async fn each_of_a_thousand_concurrent_locks_has_a_note() {
 }
 
 /// Waits until `count` holders of a shared lock have notes, and returns the texts of the notes.
-async fn texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
+async fn wait_for_texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
     let started_at = Instant::now();
     loop {
         let status = redlock
@@ -419,10 +433,10 @@ async fn texts(redlock: &Redlock, resource: &str, count: usize) -> Vec<String> {
             .await
             .expect("the name must be valid");
         let notes = status.holds().into_iter().filter_map(|hold| hold.note);
-        let mut texts: Vec<String> = notes.filter_map(|note| note.text).collect();
-        texts.sort_unstable();
-        if texts.len() == count {
-            return texts;
+        let mut wait_for_texts: Vec<String> = notes.filter_map(|note| note.text).collect();
+        wait_for_texts.sort_unstable();
+        if wait_for_texts.len() == count {
+            return wait_for_texts;
         }
         assert!(started_at.elapsed() < support::PATIENCE, "{status:?}");
         tokio::time::sleep(ms(5)).await;
@@ -437,7 +451,7 @@ async fn each_reader_and_each_hold_of_an_owner_has_its_own_note() {
         one.lock("doc").shared().note("one").acquire().await,
         two.lock("doc").shared().note("two").acquire().await,
     ];
-    assert_eq!(texts(&two, "doc", 2).await, ["one", "two"]);
+    assert_eq!(wait_for_texts(&two, "doc", 2).await, ["one", "two"]);
     let [first, second] = readers.map(|reader| reader.expect("a reader"));
     let status = one.status("doc").await.expect("the name must be valid");
     let holds = status.holds();
@@ -450,7 +464,7 @@ async fn each_reader_and_each_hold_of_an_owner_has_its_own_note() {
     assert_eq!(values, expected);
     first.release().await;
     one.flush().await;
-    assert_eq!(texts(&one, "doc", 1).await, ["two"]);
+    assert_eq!(wait_for_texts(&one, "doc", 1).await, ["two"]);
     let second = second.release().await;
     drop(second);
     two.flush().await;
@@ -466,43 +480,60 @@ async fn each_reader_and_each_hold_of_an_owner_has_its_own_note() {
     let owner = one.owner("order-1").expect("an id");
     let outer = owner.lock("stock").note("outer").acquire().await;
     let inner = owner.lock("stock").note("inner").acquire().await;
-    assert_eq!(texts(&two, "stock", 2).await, ["inner", "outer"]);
+    assert_eq!(wait_for_texts(&two, "stock", 2).await, ["inner", "outer"]);
     drop((
         outer.expect("free"),
         inner.expect("a second hold of the owner must be granted"),
     ));
-    let memory = Redlock::in_memory(3);
-    let reader = memory.lock("doc").shared().note("here").acquire().await;
+    let memory_client = Redlock::in_memory(3);
+    let reader = memory_client
+        .lock("doc")
+        .shared()
+        .note("here")
+        .acquire()
+        .await;
     let _reader = reader.expect("free");
-    assert_eq!(texts(&memory, "doc", 1).await, ["here"]);
+    assert_eq!(wait_for_texts(&memory_client, "doc", 1).await, ["here"]);
 }
 
 #[tokio::test]
 async fn note_of_a_crashed_reader_expires_without_affecting_the_notes_of_other_readers() {
     let masters = masters(3);
-    let short = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
-    let (dies, lives) = (
-        short.clone().build().expect("good settings"),
-        short.build().expect("good settings"),
+    let builder = settings(masters.urls()).node_timeout(ms(300)).ttl(secs(2));
+    let (dying_client, remaining_ttls) = (
+        builder.clone().build().expect("good settings"),
+        builder.build().expect("good settings"),
     );
-    let dying = dies.lock("doc").shared().note("dies").renewal(false);
-    let dying = dying.acquire().await.expect("free");
-    let living = lives.lock("doc").shared().note("lives").acquire().await;
-    let _living = living.expect("a reader");
-    assert_eq!(texts(&lives, "doc", 2).await, ["dies", "lives"]);
-    let key = format!("quorate:note:quorate:hold:{}:doc", dying.token());
+    let dying_guard = dying_client
+        .lock("doc")
+        .shared()
+        .note("dies")
+        .renewal(false);
+    let dying_guard = dying_guard.acquire().await.expect("free");
+    let living_guard = remaining_ttls
+        .lock("doc")
+        .shared()
+        .note("lives")
+        .acquire()
+        .await;
+    let _living = living_guard.expect("a reader");
+    assert_eq!(
+        wait_for_texts(&remaining_ttls, "doc", 2).await,
+        ["dies", "lives"]
+    );
+    let key = format!("quorate:note:quorate:hold:{}:doc", dying_guard.token());
     for master in &masters {
-        assert!(left(master, &key) <= secs(8));
+        assert!(remaining_ttl(master, &key) <= secs(8));
     }
     // Forget the guard without a release, as in a crash.
-    std::mem::forget(dying);
+    std::mem::forget(dying_guard);
     eventually("the note of the dead reader must expire", || {
         count_masters_with(&masters, &key) == 0
     })
     .await;
     tokio::time::sleep(secs(3)).await;
     assert_eq!(
-        texts(&lives, "doc", 1).await,
+        wait_for_texts(&remaining_ttls, "doc", 1).await,
         ["lives"],
         "the note of the other reader must not expire"
     );
@@ -514,7 +545,7 @@ async fn downgraded_writer_keeps_its_note() {
     let writer = redlock.lock("doc").note("was a writer").acquire().await;
     let reader = writer.expect("free").downgrade().await;
     let _reader = reader.expect("a reader");
-    assert_eq!(texts(&redlock, "doc", 1).await, ["was a writer"]);
+    assert_eq!(wait_for_texts(&redlock, "doc", 1).await, ["was a writer"]);
 }
 
 /// Tests a note key with a very long text that another program wrote. If a master sent the whole text, the reply would
@@ -522,10 +553,15 @@ async fn downgraded_writer_keeps_its_note() {
 #[tokio::test]
 async fn overlong_note_written_by_another_program_is_shown_truncated() {
     let masters = masters(3);
-    let ours = redlock(&masters);
+    let first_client = redlock(&masters);
     let patient = settings(masters.urls()).node_timeout(secs(5));
     let other = patient.build().expect("good settings");
-    let _held = ours.lock("job").note(None).acquire().await.expect("free");
+    let _held = first_client
+        .lock("job")
+        .note(None)
+        .acquire()
+        .await
+        .expect("free");
     let fill = "return redis.call('SET', 'quorate:note:job', string.rep('x', 9000000))";
     for master in &masters {
         ask_server(master, &["EVAL", fill, "0"]);
@@ -542,8 +578,8 @@ async fn overlong_note_written_by_another_program_is_shown_truncated() {
 #[tokio::test]
 async fn extension_restores_a_missing_note() {
     let masters = masters(3);
-    let far = settings(masters.urls()).max_ttl(secs(600)).ttl(secs(600));
-    let redlock = far.build().expect("good settings");
+    let builder = settings(masters.urls()).max_ttl(secs(600)).ttl(secs(600));
+    let redlock = builder.build().expect("good settings");
     let guard = take(&redlock, "job").await;
     eventually("the note must be written", || note_keys(&masters) == 3).await;
     for master in &masters {

@@ -15,13 +15,13 @@ use quorate_testbed::{ClockShim, Fault, Masters, Proxy, ServerOptions, Skew, Way
 /// A period of ten years, which does not end during a test.
 const PERIOD: Duration = secs(10 * 365 * 24 * 3600);
 
-async fn nightly(redlock: &Redlock) -> Once {
-    let nightly = redlock.once("nightly", PERIOD);
-    nightly
+async fn create_nightly(redlock: &Redlock) -> Once {
+    let create_nightly = redlock.once("nightly", PERIOD);
+    create_nightly
         .create()
         .await
         .expect("the creation of the once record must succeed, because all masters can be reached");
-    nightly
+    create_nightly
 }
 
 fn is_done<T>(outcome: &Result<OnceOutcome<T>, ValueError>) -> bool {
@@ -35,20 +35,20 @@ async fn once_job_runs_on_one_machine_per_period() {
     let clients: Vec<Redlock> = (0..4)
         .map(|_| settings.clone().build().expect("good settings"))
         .collect();
-    nightly(&clients[0]).await;
-    let runs = Arc::new(AtomicUsize::new(0));
-    let machines = (0..24).map(|n| {
-        let (once, runs) = (clients[n % 4].once("nightly", PERIOD), runs.clone());
+    create_nightly(&clients[0]).await;
+    let run_count = Arc::new(AtomicUsize::new(0));
+    let attempts = (0..24).map(|n| {
+        let (once, run_count) = (clients[n % 4].once("nightly", PERIOD), run_count.clone());
         tokio::spawn(async move {
             once.at_most_once(async |guard| {
                 assert!(guard.is_valid());
-                runs.fetch_add(1, Ordering::Relaxed);
+                run_count.fetch_add(1, Ordering::Relaxed);
             })
             .await
         })
     });
-    let mut left_out = 0;
-    for outcome in futures::future::join_all(machines).await {
+    let mut skipped_count = 0;
+    for outcome in futures::future::join_all(attempts).await {
         match outcome
             .expect("no panic")
             .expect("the once job of each machine must succeed, because all masters can be reached")
@@ -56,52 +56,55 @@ async fn once_job_runs_on_one_machine_per_period() {
             OnceOutcome::Done(()) => {}
             OnceOutcome::AlreadyDone { next } => {
                 assert!(next <= PERIOD, "{next:?}");
-                left_out += 1;
+                skipped_count += 1;
             }
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!((runs.load(Ordering::Relaxed), left_out), (1, 23));
+    assert_eq!((run_count.load(Ordering::Relaxed), skipped_count), (1, 23));
 }
 
 #[tokio::test]
 async fn once_job_is_due_again_when_its_period_has_ended() {
     let (_, redlock) = memory(3);
-    let long = nightly(&redlock).await;
+    let long_once = create_nightly(&redlock).await;
     assert_eq!(
-        long.at_most_once(async |_| 1).await,
+        long_once.at_most_once(async |_| 1).await,
         Ok(OnceOutcome::Done(1))
     );
-    assert!(is_done(&long.at_most_once(async |_| 2).await));
+    assert!(is_done(&long_once.at_most_once(async |_| 2).await));
     // With an hourly period, the job is due again: the period of the recorded run began before the current hour.
-    let short = redlock.once("nightly", secs(3600));
+    let short_once = redlock.once("nightly", secs(3600));
     assert_eq!(
-        short.at_most_once(async |_| 3).await,
+        short_once.at_most_once(async |_| 3).await,
         Ok(OnceOutcome::Done(3))
     );
-    assert!(is_done(&long.at_least_once(async |_| Ok::<_, ()>(4)).await));
+    assert!(is_done(
+        &long_once.at_least_once(async |_| Ok::<_, ()>(4)).await
+    ));
 }
 
 #[tokio::test]
 async fn at_most_once_mode_does_not_repeat_a_job_whose_body_was_dropped() {
     let (_, redlock) = memory(3);
-    let nightly = nightly(&redlock).await;
-    let body = nightly.at_most_once(async |_| std::future::pending::<()>().await);
+    let create_nightly = create_nightly(&redlock).await;
+    let body = create_nightly.at_most_once(async |_| std::future::pending::<()>().await);
     tokio::time::timeout(ms(50), body)
         .await
         .expect_err("the call must time out, because its body never ends");
-    assert!(is_done(&nightly.at_most_once(async |_| ()).await));
+    assert!(is_done(&create_nightly.at_most_once(async |_| ()).await));
 }
 
 #[tokio::test]
 async fn at_least_once_mode_repeats_a_job_whose_success_was_not_recorded() {
     let (nodes, redlock) = stubborn::three();
-    let nightly = nightly(&redlock).await;
-    let failed = nightly
+    let create_nightly = create_nightly(&redlock).await;
+    let failed = create_nightly
         .at_least_once(async |_| Err::<(), _>("no disk"))
         .await;
     assert_eq!(failed, Ok(OnceOutcome::Done(Err("no disk"))));
-    let body = nightly.at_least_once(async |_| std::future::pending::<Result<(), ()>>().await);
+    let body =
+        create_nightly.at_least_once(async |_| std::future::pending::<Result<(), ()>>().await);
     tokio::time::timeout(ms(50), body)
         .await
         .expect_err("the call must time out, because its body never ends");
@@ -113,7 +116,7 @@ async fn at_least_once_mode_repeats_a_job_whose_success_was_not_recorded() {
             _ => Treatment::Answered,
         });
     }
-    match nightly.at_least_once(async |_| Ok::<_, ()>(7)).await {
+    match create_nightly.at_least_once(async |_| Ok::<_, ()>(7)).await {
         Ok(OnceOutcome::NotRecorded(Ok(7), ValueError::Unknown(_))) => {}
         other => panic!("{other:?}"),
     }
@@ -122,73 +125,86 @@ async fn at_least_once_mode_repeats_a_job_whose_success_was_not_recorded() {
         node.set_rule(|_| Treatment::Answered);
     }
     nodes[0].master.set_condition(Condition::Down);
-    let done = nightly.at_least_once(async |_| Ok::<_, ()>(8)).await;
+    let done = create_nightly.at_least_once(async |_| Ok::<_, ()>(8)).await;
     assert_eq!(done, Ok(OnceOutcome::Done(Ok(8))));
     assert!(is_done(
-        &nightly.at_least_once(async |_| Ok::<_, ()>(9)).await
+        &create_nightly.at_least_once(async |_| Ok::<_, ()>(9)).await
     ));
 }
 
 #[tokio::test]
 async fn once_job_that_lost_its_lock_reports_whether_its_period_was_recorded() {
     let (nodes, redlock) = stubborn::three();
-    let nightly = nightly(&redlock).await;
-    for recorded in [false, true] {
-        let away = async || {
+    let create_nightly = create_nightly(&redlock).await;
+    for is_recorded in [false, true] {
+        let make_masters_unreachable = async || {
             for node in &nodes[1..] {
                 node.master.set_condition(Condition::Down);
             }
             std::future::pending::<()>().await;
         };
-        let error = if recorded {
-            let done = nightly.at_most_once(async |_| away().await).await;
+        let error = if is_recorded {
+            let done = create_nightly
+                .at_most_once(async |_| make_masters_unreachable().await)
+                .await;
             done.expect_err("lost")
         } else {
-            let done = nightly.at_least_once(async |_| {
-                away().await;
+            let done = create_nightly.at_least_once(async |_| {
+                make_masters_unreachable().await;
                 Ok::<_, ()>(())
             });
             done.await.expect_err("lost")
         };
-        let said = error.details();
+        let error_text = error.details();
         match error {
-            ValueError::Stopped { recorded: told, .. } => assert_eq!(told, recorded, "{said}"),
+            ValueError::Stopped { recorded: told, .. } => {
+                assert_eq!(told, is_recorded, "{error_text}")
+            }
             other => panic!("{other}"),
         }
         for node in &nodes {
             node.master.set_condition(Condition::Up);
         }
     }
-    assert!(is_done(&nightly.at_most_once(async |_| ()).await));
+    assert!(is_done(&create_nightly.at_most_once(async |_| ()).await));
 }
 
 #[tokio::test]
 async fn once_job_does_not_run_if_its_record_was_never_created_or_was_lost() {
     let (nodes, redlock) = memory(3);
-    let nightly = redlock.once("nightly", PERIOD);
-    let ran = async |_: &_| -> Result<(), ()> { panic!("the body must not run") };
-    let error = nightly.at_most_once(ran).await.expect_err("none");
+    let create_nightly = redlock.once("nightly", PERIOD);
+    let must_not_run = async |_: &_| -> Result<(), ()> { panic!("the body must not run") };
+    let error = create_nightly
+        .at_most_once(must_not_run)
+        .await
+        .expect_err("none");
     assert!(matches!(error, ValueError::Missing(_)), "{error}");
-    let error = nightly.at_least_once(ran).await.expect_err("none");
+    let error = create_nightly
+        .at_least_once(must_not_run)
+        .await
+        .expect_err("none");
     assert!(matches!(error, ValueError::Missing(_)), "{error}");
-    nightly
+    create_nightly
         .create()
         .await
         .expect("the creation of the once record must succeed, because all masters can be reached");
-    let error = nightly
+    let error = create_nightly
         .create()
         .await
         .expect_err("the creation must fail, because the value exists already");
     assert!(matches!(error, ValueError::Exists(_)), "{error}");
     nodes[0].forget();
     nodes[1].forget();
-    let error = nightly.at_least_once(ran).await.expect_err("lost");
+    let error = create_nightly
+        .at_least_once(must_not_run)
+        .await
+        .expect_err("lost");
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
-    nightly
+    create_nightly
         .drop_record()
         .await
         .expect("the removal of the once record must succeed, because all masters can be reached");
-    nightly
+    create_nightly
         .create()
         .await
         .expect("the creation must succeed, because no master has a record any more");
@@ -218,9 +234,9 @@ async fn once_job_with_a_period_of_zero_is_refused_and_sends_nothing() {
 #[tokio::test]
 async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
     let (_, redlock) = memory(3);
-    let nightly = nightly(&redlock).await;
+    let create_nightly = create_nightly(&redlock).await;
     let other = redlock.acquire("other").await.expect("free");
-    let error = nightly
+    let error = create_nightly
         .due(&other)
         .await
         .expect_err("the guard of another lock must be refused");
@@ -231,7 +247,7 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
         .acquire()
         .await
         .expect("free");
-    let error = nightly.due(&shared).await.expect_err("a reader");
+    let error = create_nightly.due(&shared).await.expect_err("a reader");
     assert!(matches!(error, ValueError::Invalid(_)), "{error}");
     shared.release().await;
 
@@ -241,26 +257,26 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
         .acquire()
         .await
         .expect("free");
-    match nightly
+    match create_nightly
         .due(&guard)
         .await
         .expect("the check whether the job is due must succeed, because all masters can be reached")
     {
-        Due::Now(turn) => turn.record().await.expect(
+        Due::Now(due_run) => due_run.record().await.expect(
             "the write of the once record must succeed, because all masters can be reached",
         ),
         Due::AlreadyDone { .. } => panic!("the period must be due"),
     }
-    let again = nightly.due(&guard).await.expect(
+    let again = create_nightly.due(&guard).await.expect(
         "the second check whether the job is due must succeed, because all masters can be reached",
     );
     assert!(matches!(again, Due::AlreadyDone { .. }), "{again:?}");
     // This guard has already written the record. A second write with the same fencing token must fail.
     let hourly = redlock.once("nightly", secs(3600));
-    let Ok(Due::Now(turn)) = hourly.due(&guard).await else {
+    let Ok(Due::Now(due_run)) = hourly.due(&guard).await else {
         panic!("the job must be due, because the period of one hour is over");
     };
-    let error = turn
+    let error = due_run
         .record()
         .await
         .expect_err("a second write under the same lock must be refused");
@@ -271,46 +287,49 @@ async fn holder_of_the_lock_can_check_and_record_the_period_of_a_once_job() {
 async fn once_record_that_one_master_lost_is_restored_by_a_refill_or_the_next_record() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
-    let long = nightly(&redlock).await;
-    let done = long.at_most_once(async |_| ()).await;
+    let long_once = create_nightly(&redlock).await;
+    let done = long_once.at_most_once(async |_| ()).await;
     assert_eq!(done, Ok(OnceOutcome::Done(())));
-    let last = |command| ask_server(&masters[2], &[command, "quorate:value:nightly"]).int();
+    let ask_last_master =
+        |command| ask_server(&masters[2], &[command, "quorate:value:nightly"]).int();
     eventually("all masters must have the value", || {
-        last("EXISTS") == Some(1)
+        ask_last_master("EXISTS") == Some(1)
     })
     .await;
-    assert_eq!(last("DEL"), Some(1));
+    assert_eq!(ask_last_master("DEL"), Some(1));
     // With an hourly period, the job is due again: the period of the recorded run began before the current hour.
-    let short = redlock.once("nightly", secs(3600));
-    for refilled in [false, true] {
+    let short_once = redlock.once("nightly", secs(3600));
+    for is_refilled in [false, true] {
         let guard = redlock.acquire("nightly").await.expect("free");
-        let due = long
+        let due = long_once
             .due(&guard)
             .await
             .expect("the read must succeed, because two masters still store the value");
         assert!(matches!(due, Due::AlreadyDone { .. }), "{due:?}");
-        if refilled {
-            long.refill(&guard)
+        if is_refilled {
+            long_once
+                .refill(&guard)
                 .await
                 .expect("the refill must succeed, because two masters still store the value");
             eventually(
                 "the refill must restore the value on the third master",
-                || last("EXISTS") == Some(1),
+                || ask_last_master("EXISTS") == Some(1),
             )
             .await;
         } else {
-            let Ok(Due::Now(turn)) = short.due(&guard).await else {
+            let Ok(Due::Now(due_run)) = short_once.due(&guard).await else {
                 panic!("the job must be due, because the period of one hour is over");
             };
-            turn.record()
+            due_run
+                .record()
                 .await
                 .expect("the first write with the fencing token of this lock must succeed");
             eventually(
                 "the write must restore the value on the third master",
-                || last("EXISTS") == Some(1),
+                || ask_last_master("EXISTS") == Some(1),
             )
             .await;
-            assert_eq!(last("DEL"), Some(1));
+            assert_eq!(ask_last_master("DEL"), Some(1));
         }
         guard.release().await;
     }
@@ -319,39 +338,47 @@ async fn once_record_that_one_master_lost_is_restored_by_a_refill_or_the_next_re
 #[tokio::test]
 async fn once_job_waits_while_another_machine_runs_it() {
     let (_, redlock) = memory(3);
-    let nightly = nightly(&redlock).await;
-    let (begun, runs) = (Arc::new(AtomicUsize::new(0)), nightly.clone());
+    let create_nightly = create_nightly(&redlock).await;
+    let (start_count, run_count) = (Arc::new(AtomicUsize::new(0)), create_nightly.clone());
     let first = tokio::spawn({
-        let begun = begun.clone();
+        let start_count = start_count.clone();
         async move {
-            runs.at_most_once(async |_| {
-                begun.fetch_add(1, Ordering::Relaxed);
-                tokio::time::sleep(ms(300)).await;
-            })
-            .await
+            run_count
+                .at_most_once(async |_| {
+                    start_count.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep(ms(300)).await;
+                })
+                .await
         }
     });
     eventually("the first job must be running", || {
-        begun.load(Ordering::Relaxed) == 1
+        start_count.load(Ordering::Relaxed) == 1
     })
     .await;
-    let hasty = nightly.clone().wait(Wait::None);
-    let error = hasty.at_most_once(async |_| ()).await.expect_err("busy");
+    let impatient_once = create_nightly.clone().wait(Wait::None);
+    let error = impatient_once
+        .at_most_once(async |_| ())
+        .await
+        .expect_err("busy");
     assert!(
         matches!(error, ValueError::NotAcquired(AcquireError::HeldByOther(_))),
         "{error}"
     );
-    assert!(is_done(&nightly.at_most_once(async |_| ()).await));
+    assert!(is_done(&create_nightly.at_most_once(async |_| ()).await));
     assert_eq!(first.await.expect("no panic"), Ok(OnceOutcome::Done(())));
 }
 
 #[tokio::test]
 async fn once_job_refuses_the_guard_of_another_lock() {
-    let ((_, here), (_, there)) = (memory(3), memory(3));
-    let once = nightly(&here).await;
-    nightly(&there).await;
-    let permit = here.semaphore("nightly", 3).acquire().await.expect("free");
-    let elsewhere = there.acquire("nightly").await.expect("free");
+    let ((_, first_client), (_, second_client)) = (memory(3), memory(3));
+    let once = create_nightly(&first_client).await;
+    create_nightly(&second_client).await;
+    let permit = first_client
+        .semaphore("nightly", 3)
+        .acquire()
+        .await
+        .expect("free");
+    let elsewhere = second_client.acquire("nightly").await.expect("free");
     for other in [&permit, &elsewhere] {
         let error = once
             .due(other)
@@ -359,8 +386,8 @@ async fn once_job_refuses_the_guard_of_another_lock() {
             .expect_err("the guard of another lock must be refused");
         assert!(matches!(error, ValueError::Invalid(_)), "{error}");
     }
-    let clone = here.clone();
-    let guard = clone.acquire("nightly").await.expect("free");
+    let cloned_client = first_client.clone();
+    let guard = cloned_client.acquire("nightly").await.expect("free");
     assert!(matches!(once.due(&guard).await, Ok(Due::Now(_))));
 }
 
@@ -395,40 +422,44 @@ async fn once_record_of_a_future_period_is_reported_as_an_error() {
 
 #[tokio::test]
 async fn once_job_survives_the_loss_of_one_master_of_three() {
-    for victim in 0..3 {
+    for restarted_master in 0..3 {
         let masters = masters(3);
-        let slow = Proxy::start(masters[(victim + 1) % 3].addr()).expect("a proxy");
+        let slow = Proxy::start(masters[(restarted_master + 1) % 3].addr()).expect("a proxy");
         slow.inject(Fault::latency(Way::Both, ms(10))).keep();
         let urls = masters.iter().enumerate().map(|(at, master)| {
-            let slowed = at == (victim + 1) % 3;
-            if slowed {
+            let is_slow = at == (restarted_master + 1) % 3;
+            if is_slow {
                 master.url_at(slow.addr())
             } else {
                 master.url()
             }
         });
         let redlock = settings(urls).build().expect("good settings");
-        let once = nightly(&redlock).await;
+        let once = create_nightly(&redlock).await;
         let outcome = once.at_least_once(async |_| {
             // Wait until all masters have answered the read of the record.
             tokio::time::sleep(ms(300)).await;
-            masters[victim].kill().expect("killed");
+            masters[restarted_master].kill().expect("killed");
             Ok::<_, ()>(())
         });
         let outcome = outcome.await;
         assert_eq!(
             outcome,
             Ok(OnceOutcome::Done(Ok(()))),
-            "the job must run to its end, although {victim} was killed"
+            "the job must run to its end, although {restarted_master} was killed"
         );
     }
 }
 
 /// The period of `days` days from now, which lasts for a day.
-fn day(days: i32) -> Range<SystemTime> {
+fn range_of_day(days: i32) -> Range<SystemTime> {
     let now = SystemTime::now();
-    let off = secs(86_400) * days.unsigned_abs();
-    let start = if days < 0 { now - off } else { now + off };
+    let distance = secs(86_400) * days.unsigned_abs();
+    let start = if days < 0 {
+        now - distance
+    } else {
+        now + distance
+    };
     start..start + secs(86_400)
 }
 
@@ -452,7 +483,7 @@ async fn once_job_of_a_machine_with_a_fast_clock_is_refused_although_the_fencing
     };
     let masters = Masters::start_with(3, options).expect("three masters");
     let redlock = settings(masters.urls()).build().expect("good settings");
-    let once = |days| redlock.once_in("nightly", day(days));
+    let once = |days| redlock.once_in("nightly", range_of_day(days));
     once(0).create().await.expect("all masters can be reached");
     // The clock of one master is ahead, another master is away. One lock gets a token that is a month ahead.
     offset.set(secs(30 * 86_400), Skew::Ahead).expect("set");
@@ -464,7 +495,10 @@ async fn once_job_of_a_machine_with_a_fast_clock_is_refused_although_the_fencing
     let now = since_epoch.expect("after 1970").as_secs();
     assert!(ahead > now + 29 * 86_400, "{ahead} {now}");
     // While one clock is ahead and a master is away, no majority of the clocks says that the period has begun.
-    let outcome = redlock.once_in("nightly", day(10)).due(&guard).await;
+    let outcome = redlock
+        .once_in("nightly", range_of_day(10))
+        .due(&guard)
+        .await;
     let Err(
         error @ ValueError::ClocksDisagree {
             recorded: false, ..
@@ -505,7 +539,7 @@ async fn once_job_of_a_machine_with_a_fast_clock_is_refused_although_the_fencing
 #[tokio::test]
 async fn future_once_record_is_reported_even_if_the_fencing_counters_are_ahead_of_the_clocks() {
     let (nodes, redlock) = memory(3);
-    let once = |days| redlock.once_in("nightly", day(days));
+    let once = |days| redlock.once_in("nightly", range_of_day(days));
     once(0).create().await.expect("all masters can be reached");
     for node in &nodes {
         node.with_master(|master, now| {

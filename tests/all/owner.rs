@@ -8,23 +8,27 @@ use quorate::{AcquireError, InvalidResource, LossCause, TryAcquire, Wait};
 #[tokio::test]
 async fn holds_of_one_owner_share_one_fencing_token_across_processes() {
     let masters = masters(3);
-    let (here, there) = (redlock(&masters), redlock(&masters));
-    let (one, two) = (
-        here.owner("order-1").expect("an id"),
-        there.owner("order-1").expect("an id"),
+    let (first_client, second_client) = (redlock(&masters), redlock(&masters));
+    let (first_owner, second_owner) = (
+        first_client.owner("order-1").expect("an id"),
+        second_client.owner("order-1").expect("an id"),
     );
-    let outer = one.acquire("stock").await.expect("free");
-    let inner = two
+    let outer = first_owner.acquire("stock").await.expect("free");
+    let inner = second_owner
         .acquire("stock")
         .await
         .expect("a second hold of the owner must be granted");
     assert_eq!(outer.fencing_token(), inner.fencing_token());
     assert_ne!(outer.token(), inner.token());
-    let other = there.owner("order-2").expect("an id");
-    let other = other.lock("stock").try_acquire().await.expect("an answer");
-    assert!(matches!(other, TryAcquire::Held(_)));
-    let plain = there.try_acquire("stock").await.expect("an answer");
-    assert!(matches!(plain, TryAcquire::Held(_)));
+    let other_attempt = second_client.owner("order-2").expect("an id");
+    let other_attempt = other_attempt
+        .lock("stock")
+        .try_acquire()
+        .await
+        .expect("an answer");
+    assert!(matches!(other_attempt, TryAcquire::Held(_)));
+    let plain_attempt = second_client.try_acquire("stock").await.expect("an answer");
+    assert!(matches!(plain_attempt, TryAcquire::Held(_)));
     outer
         .release()
         .await
@@ -33,50 +37,50 @@ async fn holds_of_one_owner_share_one_fencing_token_across_processes() {
         inner.is_valid(),
         "the release of one hold must not end the owner's other hold"
     );
-    let plain = here.try_acquire("stock").await.expect("an answer");
-    assert!(matches!(plain, TryAcquire::Held(_)));
+    let plain_attempt = first_client.try_acquire("stock").await.expect("an answer");
+    assert!(matches!(plain_attempt, TryAcquire::Held(_)));
     inner.release().await.expect("the last");
-    take(&here, "stock").await.release().await;
+    take(&first_client, "stock").await.release().await;
 }
 
 #[tokio::test]
 async fn second_hold_of_an_owner_is_granted_before_all_waiters() {
     let masters = masters(3);
-    let (here, there) = (redlock(&masters), redlock(&masters));
-    let outer = here
+    let (first_client, second_client) = (redlock(&masters), redlock(&masters));
+    let outer = first_client
         .owner("o")
         .expect("an id")
         .acquire("stock")
         .await
         .expect("free");
-    let waiting = {
-        let there = settings(masters.urls())
+    let waiter = {
+        let second_client = settings(masters.urls())
             .wait(Wait::For(secs(60)))
             .build()
             .expect("good");
         tokio::spawn(async move {
-            there
+            second_client
                 .acquire("stock")
                 .await
                 .expect("the waiter must get the lock")
         })
     };
-    let line = || {
+    let queue_length = || {
         let master = masters.iter().next().expect("three");
         ask_server(master, &["ZCARD", "quorate:queue:stock"])
             .int()
             .unwrap_or(0)
     };
-    eventually("a waiter must be queued", || line() == 1).await;
-    let inner = there.owner("o").expect("an id");
+    eventually("a waiter must be queued", || queue_length() == 1).await;
+    let inner = second_client.owner("o").expect("an id");
     let outcome = tokio::time::timeout(secs(5), inner.acquire("stock")).await;
     let inner = outcome
         .expect("at once")
         .expect("a second hold of the owner must be granted");
-    assert!(!waiting.is_finished());
+    assert!(!waiter.is_finished());
     drop((outer, inner));
-    let next = tokio::time::timeout(secs(10), waiting).await.expect("soon");
-    next.expect("no panic").release().await;
+    let waiter_guard = tokio::time::timeout(secs(10), waiter).await.expect("soon");
+    waiter_guard.expect("no panic").release().await;
     eventually("no master may have a key left", || {
         count_masters_with(&masters, "stock") == 0
     })
@@ -89,14 +93,14 @@ async fn clones_of_an_owner_in_one_process_share_one_hold_at_the_masters() {
     let redlock = redlock(&masters);
     let owner = redlock.owner("o").expect("an id");
     let first = owner.acquire("stock").await.expect("free");
-    let members = || {
+    let hold_count = || {
         let master = masters.iter().next().expect("three");
         ask_server(master, &["ZCARD", "quorate:holds:stock"])
             .int()
             .unwrap_or(0)
     };
     eventually("each master must store one hold of the owner", || {
-        members() == 1
+        hold_count() == 1
     })
     .await;
     let second = owner
@@ -104,7 +108,11 @@ async fn clones_of_an_owner_in_one_process_share_one_hold_at_the_masters() {
         .await
         .expect("a second hold of the owner must be granted");
     assert_eq!(first.token(), second.token());
-    assert_eq!(members(), 1, "the second local hold must send no message");
+    assert_eq!(
+        hold_count(),
+        1,
+        "the second local hold must send no message"
+    );
     assert!(
         first.release().await.is_none(),
         "the hold must last while another clone of it exists"
@@ -115,29 +123,29 @@ async fn clones_of_an_owner_in_one_process_share_one_hold_at_the_masters() {
     for master in &masters {
         ask_server(master, &["SET", "stock", "a foreign value", "PX", "1000"]);
     }
-    let refused = second.extend(secs(20)).await;
-    assert!(refused.is_err(), "{refused:?}");
+    let extension = second.extend(secs(20)).await;
+    assert!(extension.is_err(), "{extension:?}");
     assert!(!second.is_valid() && !third.is_valid());
     assert_eq!(third.lost().await, LossCause::TakenAway);
-    let again = redlock.owner("o").expect("an id");
+    let same_owner = redlock.owner("o").expect("an id");
     tokio::time::sleep(ms(1_100)).await;
-    let anew = owner
+    let new_hold = owner
         .acquire("stock")
         .await
         .expect("a new hold must be acquired");
-    assert!(anew.is_valid() && !third.is_valid());
-    assert!(anew.fencing_token() > third.fencing_token());
-    drop(again);
+    assert!(new_hold.is_valid() && !third.is_valid());
+    assert!(new_hold.fencing_token() > third.fencing_token());
+    drop(same_owner);
 }
 
 #[tokio::test]
 async fn invalid_owner_id_is_refused() {
     let masters = masters(1);
     let redlock = redlock(&masters);
-    let long = "x".repeat(65);
-    for (id, bytes) in [("", 0), (long.as_str(), 65), ("a\nb", 3)] {
-        let refused = redlock.owner(id).expect_err("no id");
-        assert_eq!(refused, InvalidResource::Owner(bytes), "{id:?}");
+    let long_id = "x".repeat(65);
+    for (id, bytes) in [("", 0), (long_id.as_str(), 65), ("a\nb", 3)] {
+        let extension = redlock.owner(id).expect_err("no id");
+        assert_eq!(extension, InvalidResource::Owner(bytes), "{id:?}");
     }
     let value = redlock.owner("0123456789abcdef0123456789abcdef");
     assert_eq!(value.expect_err("a value"), InvalidResource::OwnerIsValue);
@@ -147,8 +155,8 @@ async fn invalid_owner_id_is_refused() {
 /// Sets keys as a crashed process leaves them. The owner `o` holds the lock `stock`, and each master has a different
 /// fencing counter.
 fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
-    for (at, master) in masters.iter().enumerate() {
-        let counter = format!("{}", 1_000 + at);
+    for (index, master) in masters.iter().enumerate() {
+        let counter = format!("{}", 1_000 + index);
         ask_server(master, &["SET", "stock", "quorate:owner:o", "PX", "60000"]);
         ask_server(master, &["SET", "quorate:fence:stock", &counter]);
         let holds = "quorate:holds:stock";
@@ -166,7 +174,7 @@ async fn owner_cannot_join_its_own_hold_if_masters_store_different_tokens() {
     let owner = redlock.owner("o").expect("an id");
     let error = match owner.lock("stock").try_acquire().await {
         Err(error) => error,
-        other => panic!("{other:?}"),
+        other_attempt => panic!("{other_attempt:?}"),
     };
     assert!(matches!(error, AcquireError::NotJoinable(_)), "{error:?}");
     let text = error.details();
@@ -178,15 +186,19 @@ async fn owner_cannot_join_its_own_hold_if_masters_store_different_tokens() {
         assert!(text.contains(part), "{text}");
     }
     assert!(!text.contains("another"), "{text}");
-    let waits = owner.lock("stock").wait(Wait::For(ms(300))).acquire().await;
+    let outcome = owner.lock("stock").wait(Wait::For(ms(300))).acquire().await;
     assert!(
-        matches!(waits, Err(AcquireError::NotJoinable(_))),
-        "{waits:?}"
+        matches!(outcome, Err(AcquireError::NotJoinable(_))),
+        "{outcome:?}"
     );
     // Another owner is refused because the lock is held, as any other client would be.
-    let other = redlock.owner("p").expect("an id");
-    let other = other.lock("stock").try_acquire().await.expect("an answer");
-    assert!(matches!(other, TryAcquire::Held(_)));
+    let other_attempt = redlock.owner("p").expect("an id");
+    let other_attempt = other_attempt
+        .lock("stock")
+        .try_acquire()
+        .await
+        .expect("an answer");
+    assert!(matches!(other_attempt, TryAcquire::Held(_)));
     // The refused attempts must leave no entry in the lock's list of holds.
     let count = |master| ask_server(master, &["ZCARD", "quorate:holds:stock"]).int();
     eventually("the attempts must be undone", || {

@@ -22,17 +22,25 @@ fn table(text: &str) -> Vec<Vec<String>> {
 mod quorum_size {
     use super::{page, table};
 
-    /// The number of seconds per year in which fewer than a majority of `n` masters are up. `up` is the probability
+    /// The number of seconds per year in which fewer than a majority of `n` masters are up. `uptime_share` is the probability
     /// that a master is up (0 to 1), independently of the other masters.
-    fn without_quorum(n: u32, up: f64) -> f64 {
+    fn unavailability(n: u32, uptime_share: f64) -> f64 {
         let majority = n / 2 + 1;
-        let ways = |k: u32| (0..k).fold(1.0, |ways, i| ways * f64::from(n - i) / f64::from(i + 1));
-        let of = |k: u32| ways(k) * up.powi(k as i32) * (1.0 - up).powi((n - k) as i32);
-        (0..majority).map(of).sum::<f64>() * 365.0 * 24.0 * 3600.0
+        let combinations = |k: u32| {
+            (0..k).fold(1.0, |combinations, i| {
+                combinations * f64::from(n - i) / f64::from(i + 1)
+            })
+        };
+        let probability = |k: u32| {
+            combinations(k)
+                * uptime_share.powi(k as i32)
+                * (1.0 - uptime_share).powi((n - k) as i32)
+        };
+        (0..majority).map(probability).sum::<f64>() * 365.0 * 24.0 * 3600.0
     }
 
     /// A duration in seconds as text, with three significant digits and a unit, such as `87.6 h`.
-    fn text(seconds: f64) -> String {
+    fn duration_text(seconds: f64) -> String {
         let units = [
             (3600.0, "h"),
             (60.0, "min"),
@@ -57,15 +65,15 @@ mod quorum_size {
 
     /// One cell of a table in evidence/benchmarks/measurements.md: the table below the heading `table`, its row `quorate
     /// default`, and the column with the index `cell`.
-    fn measured(masters: u32, table: &str, cell: usize) -> String {
-        let text = page("evidence/benchmarks/measurements.md");
+    fn measured_latency(masters: u32, table: &str, cell: usize) -> String {
+        let duration_text = page("evidence/benchmarks/measurements.md");
         let head = match masters {
             1 => "\n1 master, ".to_owned(),
             n => format!("\n{n} masters, "),
         };
-        let part = text.split(&head).nth(1).expect("measured");
-        let part = part.split(table).nth(1).expect("the table");
-        let row = part
+        let section = duration_text.split(&head).nth(1).expect("measured");
+        let section = section.split(table).nth(1).expect("the table");
+        let row = section
             .lines()
             .find(|line| line.starts_with("quorate default"));
         let row = row.expect("a row").split_whitespace();
@@ -83,21 +91,22 @@ mod quorum_size {
             let majority = n / 2 + 1;
             let numbers = [n, majority, n - majority].map(|number| number.to_string());
             assert_eq!(row[..3], numbers, "{row:?}");
-            let down = [0.99, 0.999].map(|up| text(without_quorum(n, up)));
-            assert_eq!(row[3..5], down, "{n} masters");
+            let unavailabilities =
+                [0.99, 0.999].map(|uptime_share| duration_text(unavailability(n, uptime_share)));
+            assert_eq!(row[3..5], unavailabilities, "{n} masters");
             if n % 2 == 0 {
                 assert!(row[5..].iter().all(String::is_empty), "{row:?}");
                 continue;
             }
-            let together = "One client, all rounds together";
-            let times = [
-                measured(n, together, 2),
-                measured(n, together, 8),
-                measured(n, "64 tasks on distinct resources", 7),
+            let table_name = "One client, all rounds together";
+            let latencies = [
+                measured_latency(n, table_name, 2),
+                measured_latency(n, table_name, 8),
+                measured_latency(n, "64 tasks on distinct resources", 7),
             ];
             assert_eq!(
                 row[5..],
-                times.map(|time| format!("{time} us")),
+                latencies.map(|time| format!("{time} us")),
                 "{n} masters"
             );
         }
@@ -105,8 +114,11 @@ mod quorum_size {
 
     #[test]
     fn computed_yearly_downtime_equals_values_calculated_by_hand() {
-        assert_eq!(text(without_quorum(1, 0.99)), "87.6 h");
-        assert_eq!(text(without_quorum(3, 0.5)), text(365.0 * 12.0 * 3600.0));
+        assert_eq!(duration_text(unavailability(1, 0.99)), "87.6 h");
+        assert_eq!(
+            duration_text(unavailability(3, 0.5)),
+            duration_text(365.0 * 12.0 * 3600.0)
+        );
     }
 }
 
@@ -116,8 +128,10 @@ mod benchmarks {
     /// The cells of the row for the implementation `contender`, in the table below this heading. Ranges in square
     /// brackets are left out.
     fn cells<'a>(text: &'a str, heading: &str, contender: &str) -> Vec<&'a str> {
-        let part = text.split(heading).nth(1).expect("a heading");
-        let row = part.lines().find_map(|line| line.strip_prefix(contender));
+        let section = text.split(heading).nth(1).expect("a heading");
+        let row = section
+            .lines()
+            .find_map(|line| line.strip_prefix(contender));
         let row = row.expect("a row").split_whitespace();
         row.filter(|word| !word.starts_with('[')).collect()
     }
@@ -125,18 +139,24 @@ mod benchmarks {
     #[test]
     fn benchmark_page_matches_the_measurements() {
         let measurements = page("evidence/benchmarks/measurements.md");
-        let five = measurements.split("\n5 masters, ").nth(1).expect("a run");
+        let five_masters = measurements.split("\n5 masters, ").nth(1).expect("a run");
         let text = page("docs/benchmarks.md");
         let results = text.split("\n## Results on five masters\n").nth(1);
         let rows = table(results.expect("a heading"));
         assert_eq!(rows.len(), 7);
         for row in rows {
             let contender = row[0].trim_matches('`');
-            let one = cells(five, "Latency of one client", contender);
-            let few = cells(five, "64 tasks on distinct resources", contender);
-            let many = cells(five, "512 tasks on distinct resources", contender);
-            let wanted = [one[0], few[0], many[0], many[2], many[4]];
-            assert_eq!(row[1..], wanted, "{contender}");
+            let one_client = cells(five_masters, "Latency of one client", contender);
+            let few_tasks = cells(five_masters, "64 tasks on distinct resources", contender);
+            let many_tasks = cells(five_masters, "512 tasks on distinct resources", contender);
+            let expected = [
+                one_client[0],
+                few_tasks[0],
+                many_tasks[0],
+                many_tasks[2],
+                many_tasks[4],
+            ];
+            assert_eq!(row[1..], expected, "{contender}");
         }
     }
 
@@ -153,22 +173,22 @@ mod benchmarks {
     #[test]
     fn readme_states_the_measured_times_and_throughputs() {
         let measurements = page("evidence/benchmarks/measurements.md");
-        let five = measurements.split("\n5 masters, ").nth(1).expect("a run");
+        let five_masters = measurements.split("\n5 masters, ").nth(1).expect("a run");
         let text = page("README.md");
-        let speed = text.split("\n## Speed").nth(1).expect("a heading");
-        let rows = table(speed);
+        let speed_section = text.split("\n## Speed").nth(1).expect("a heading");
+        let rows = table(speed_section);
         let contenders = ["floor (redis-rs)", "quorate default", "rslock"];
         assert_eq!(rows.len(), contenders.len());
         for (row, contender) in rows.iter().zip(contenders) {
-            let one = cells(five, "Latency of one client", contender);
-            let few = cells(five, "64 tasks on distinct resources", contender);
-            let many = cells(five, "512 tasks on distinct resources", contender);
-            let wanted = [
-                format!("{} us", one[1]),
-                with_commas(few[1]),
-                with_commas(many[1]),
+            let one_client = cells(five_masters, "Latency of one client", contender);
+            let few_tasks = cells(five_masters, "64 tasks on distinct resources", contender);
+            let many_tasks = cells(five_masters, "512 tasks on distinct resources", contender);
+            let expected = [
+                format!("{} us", one_client[1]),
+                with_commas(few_tasks[1]),
+                with_commas(many_tasks[1]),
             ];
-            assert_eq!(row[1..], wanted, "{contender}");
+            assert_eq!(row[1..], expected, "{contender}");
         }
     }
 
@@ -200,8 +220,8 @@ mod track_record {
             let cells = row.trim_matches('|').split('|');
             cells.map(str::trim).collect::<Vec<_>>()
         });
-        let wanted = |row: &Vec<&str>| row.len() == columns && row[2].parse::<u32>().is_ok();
-        rows.filter(wanted).collect()
+        let has_numbers = |row: &Vec<&str>| row.len() == columns && row[2].parse::<u32>().is_ok();
+        rows.filter(has_numbers).collect()
     }
 
     fn sum(rows: &[Vec<&str>], column: usize) -> u32 {
@@ -222,8 +242,8 @@ mod track_record {
         let (_, matrix) = matrix.split_once("<!-- matrix: ").expect("its beginning");
         let (matrix, _) = matrix.split_once("<!-- end of matrix").expect("its end");
         let (workloads, faults) = (rows(matrix, 7), rows(matrix, 12));
-        let (landed, acquisitions) = (sum(&faults, 2), sum(&workloads, 4));
-        let (violations, allowed) = (sum(&faults, 10), sum(&faults, 11));
+        let (landed_faults, acquisitions) = (sum(&faults, 2), sum(&workloads, 4));
+        let (violations, allowed_violations) = (sum(&faults, 10), sum(&faults, 11));
         let [invalid, unavailable] = ["| INVALID |", "| unavailable: "].map(|verdict| {
             let lines = matrix.lines().filter(|line| line.contains(verdict));
             u32::try_from(lines.count()).expect("a few")
@@ -231,22 +251,22 @@ mod track_record {
         let runs = sum(&faults, 1) + unavailable;
         let valid = runs - invalid - unavailable;
         let head = format!(
-            "{runs} runs: {valid} valid, {invalid} not valid, {unavailable} unavailable.\n{landed} faults took effect, \
-             {acquisitions} acquisitions, {violations} violations, {allowed} overlaps"
+            "{runs} runs: {valid} valid, {invalid} not valid, {unavailable} unavailable.\n{landed_faults} faults took effect, \
+             {acquisitions} acquisitions, {violations} violations, {allowed_violations} overlaps"
         );
         assert!(matrix.contains(&head), "{head}");
         let row = format!(
             "| {runs} runs, {} faults, {} acquisitions | {valid} valid, {unavailable} unavailable, \
              {invalid} INVALID; {} allowed overlaps |",
-            with_commas(landed),
+            with_commas(landed_faults),
             with_commas(acquisitions),
-            with_commas(allowed),
+            with_commas(allowed_violations),
         );
         assert!(page("docs/track-record.md").contains(&row), "{row}");
         let readme = page("README.md");
         let readme = readme.split_whitespace().collect::<Vec<_>>().join(" ");
         for figure in [
-            format!("{} faults", with_commas(landed)),
+            format!("{} faults", with_commas(landed_faults)),
             format!("{runs} runs"),
             format!("{} acquisitions", with_commas(acquisitions)),
         ] {
@@ -287,13 +307,13 @@ mod comparison {
     /// The text of one cell, from what happened in the runs and the milliseconds of each: the most frequent first.
     /// `cell` in `benches/tools/compare.py` does the same.
     fn cell(runs: &[(&str, Option<u64>)]) -> String {
-        let mut seen: BTreeMap<&str, Vec<Option<u64>>> = BTreeMap::new();
-        for &(what, ms) in runs {
-            seen.entry(what).or_default().push(ms);
+        let mut runs_by_outcome: BTreeMap<&str, Vec<Option<u64>>> = BTreeMap::new();
+        for &(outcome, millis) in runs {
+            runs_by_outcome.entry(outcome).or_default().push(millis);
         }
-        let mut seen: Vec<_> = seen.into_iter().collect();
-        seen.sort_by_key(|(_, times)| std::cmp::Reverse(times.len()));
-        let parts = seen.into_iter().map(|(what, times)| {
+        let mut runs_by_outcome: Vec<_> = runs_by_outcome.into_iter().collect();
+        runs_by_outcome.sort_by_key(|(_, times)| std::cmp::Reverse(times.len()));
+        let parts = runs_by_outcome.into_iter().map(|(outcome, times)| {
             let numbers = || times.iter().copied().flatten();
             let range = match (numbers().min(), numbers().max()) {
                 (Some(low), Some(high)) if low == high => format!(" {low} ms"),
@@ -304,7 +324,7 @@ mod comparison {
                 all if all == runs.len() => String::new(),
                 some => format!(" ({some} of {})", runs.len()),
             };
-            format!("{what}{range}{count}")
+            format!("{outcome}{range}{count}")
         });
         parts.collect::<Vec<_>>().join(", ")
     }
@@ -321,10 +341,13 @@ mod comparison {
         let (mut rows, mut tools) = (Vec::new(), Vec::new());
         for line in log.lines().filter(|line| !line.starts_with('#')) {
             let fields: Vec<&str> = line.split('\t').collect();
-            let (row, tool, what) = (fields[0], fields[1], fields[3]);
-            let ms = fields.get(4).filter(|ms| !ms.is_empty());
-            let ms = ms.map(|ms| ms.parse().expect("milliseconds"));
-            cells.entry((row, tool)).or_default().push((what, ms));
+            let (row, tool, outcome) = (fields[0], fields[1], fields[3]);
+            let millis = fields.get(4).filter(|millis| !millis.is_empty());
+            let millis = millis.map(|millis| millis.parse().expect("milliseconds"));
+            cells
+                .entry((row, tool))
+                .or_default()
+                .push((outcome, millis));
             for (list, name) in [(&mut rows, row), (&mut tools, tool)] {
                 if !list.contains(&name) {
                     list.push(name);
@@ -477,7 +500,7 @@ mod testing {
 }
 
 /// The texts between single backticks.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
+fn code_spans(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.lines().filter(|line| !line.starts_with("```"));
     lines.flat_map(|line| line.split('`').skip(1).step_by(2))
 }
@@ -499,17 +522,17 @@ fn symptoms_page_quotes_only_texts_that_the_code_prints() {
     let cells = text
         .lines()
         .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
-    let mut seen = 0;
-    for phrase in cells.flat_map(quoted) {
+    let mut count = 0;
+    for phrase in cells.flat_map(code_spans) {
         if phrase.starts_with("quorate ") || phrase.starts_with("--") {
             continue;
         }
         assert!(code.contains(phrase), "no message contains: {phrase}");
-        seen += 1;
+        count += 1;
     }
     assert!(
-        seen >= 20,
-        "the page must quote at least 20 texts, but quotes {seen}"
+        count >= 20,
+        "the page must quote at least 20 texts, but quotes {count}"
     );
 }
 
@@ -519,44 +542,44 @@ fn contributor_pages_name_only_existing_paths_and_tests() {
     let tests = std::fs::read_dir(root.join("tests/all")).expect("a folder");
     let read_result = tests.filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok());
     let tests: String = read_result.collect();
-    for (name, least) in [("ARCHITECTURE.md", 70), ("CONTRIBUTING.md", 100)] {
+    for (name, minimum) in [("ARCHITECTURE.md", 70), ("CONTRIBUTING.md", 100)] {
         let text = page(name);
-        let mut seen = 0;
-        for word in quoted(&text) {
+        let mut count = 0;
+        for word in code_spans(&text) {
             let is_name = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
             if !word.chars().all(is_name) {
                 continue;
             }
-            let ends = [".rs", ".lua", ".md", ".toml", ".txt", "/"];
-            if ends.iter().any(|end| word.ends_with(end)) {
-                let found = root.join(word).exists() || root.join("src").join(word).exists();
-                assert!(found, "{name} names the path {word}, which does not exist");
-                seen += 1;
+            let endings = [".rs", ".lua", ".md", ".toml", ".txt", "/"];
+            if endings.iter().any(|end| word.ends_with(end)) {
+                let exists = root.join(word).exists() || root.join("src").join(word).exists();
+                assert!(exists, "{name} names the path {word}, which does not exist");
+                count += 1;
             } else if word.matches('_').count() > 3 {
                 let test = format!("fn {word}(");
                 assert!(
                     tests.contains(&test),
                     "{name} names the test {word}, which does not exist"
                 );
-                seen += 1;
+                count += 1;
             }
         }
         assert!(
-            seen >= least,
-            "{name} must name at least {least} paths and tests, but names {seen}"
+            count >= minimum,
+            "{name} must name at least {minimum} paths and tests, but names {count}"
         );
     }
 }
 
 /// The text without white space. A page and this file are compared in this form, because they indent code differently.
-fn dense(text: &str) -> String {
+fn without_whitespace(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
 
 #[test]
 fn rust_code_on_the_pages_equals_compiled_code_in_this_file() {
-    let here = dense(include_str!("pages.rs"));
-    for (name, least) in [
+    let here = without_whitespace(include_str!("pages.rs"));
+    for (name, minimum) in [
         ("README.md", 2),
         ("docs/testing.md", 6),
         ("docs/library.md", 2),
@@ -566,14 +589,14 @@ fn rust_code_on_the_pages_equals_compiled_code_in_this_file() {
         let text = page(name);
         let blocks: Vec<_> = text.split("```rust\n").skip(1).collect();
         assert!(
-            blocks.len() >= least,
-            "{name} must have at least {least} blocks of Rust code, but has {}",
+            blocks.len() >= minimum,
+            "{name} must have at least {minimum} blocks of Rust code, but has {}",
             blocks.len()
         );
         for block in blocks {
             let code = block.split("```").next().unwrap_or_default();
             assert!(
-                here.contains(&dense(code)),
+                here.contains(&without_whitespace(code)),
                 "{name} has code that is not compiled: copy it into tests/all/pages.rs:\n{code}"
             );
         }

@@ -19,29 +19,29 @@ use quorate_contract::requests::{send, status};
 const TEN_MINUTES: Duration = secs(600);
 
 /// The time that a request or a reply takes between the process and a distant master.
-const WAY: Duration = ms(3);
+const DELAY: Duration = ms(3);
 
-/// A master that counts acquire requests. If `wakes` is false, it suppresses the wake-ups that it would send.
-struct Counting {
+/// A master that counts acquire requests. If `passes_wake_ups` is false, it suppresses the wake-ups that it would send.
+struct CountingNode {
     node: Arc<dyn Node>,
-    asked: Arc<AtomicUsize>,
-    wakes: bool,
+    acquire_count: Arc<AtomicUsize>,
+    passes_wake_ups: bool,
 }
 
-impl Node for Counting {
+impl Node for CountingNode {
     fn name(&self) -> &NodeName {
         self.node.name()
     }
 
     fn send(&self, request: Request, reply: Reply) {
         if matches!(request, Request::Acquire { .. }) {
-            self.asked.fetch_add(1, Ordering::Relaxed);
+            self.acquire_count.fetch_add(1, Ordering::Relaxed);
         }
         self.node.send(request, reply);
     }
 
     fn subscribe(&self, subscriber: Subscriber) {
-        if self.wakes {
+        if self.passes_wake_ups {
             self.node.subscribe(subscriber);
         }
     }
@@ -52,28 +52,28 @@ impl Node for Counting {
 }
 
 /// Three masters. Counts the acquire requests of the process under test in one total for all masters.
-struct World {
+struct CountedMasters {
     masters: Vec<Arc<dyn Node>>,
-    asked: Arc<AtomicUsize>,
+    acquire_count: Arc<AtomicUsize>,
 }
 
-impl World {
+impl CountedMasters {
     /// Three masters that answer immediately.
     fn near() -> Self {
         let master = |name| Arc::new(MemoryNode::new(name)) as Arc<dyn Node>;
-        Self::of(["a", "b", "c"].map(master).into())
+        Self::new(["a", "b", "c"].map(master).into())
     }
 
-    /// Three masters that delay each request by `way`, and each reply by `way`.
-    fn far(way: Duration) -> Self {
-        let master = |name| SlowNode::new(name, way, way) as Arc<dyn Node>;
-        Self::of(["a", "b", "c"].map(master).into())
+    /// Three masters that delay each request by `delay`, and each reply by `delay`.
+    fn far(delay: Duration) -> Self {
+        let master = |name| SlowNode::new(name, delay, delay) as Arc<dyn Node>;
+        Self::new(["a", "b", "c"].map(master).into())
     }
 
-    fn of(masters: Vec<Arc<dyn Node>>) -> Self {
+    fn new(masters: Vec<Arc<dyn Node>>) -> Self {
         Self {
             masters,
-            asked: Arc::default(),
+            acquire_count: Arc::default(),
         }
     }
 
@@ -88,13 +88,17 @@ impl World {
             .retry(Retry::new(TEN_MINUTES, TEN_MINUTES))
     }
 
-    fn counted(&self, wakes: bool, fair: bool) -> RedlockBuilder {
-        let counting = |node: &Arc<dyn Node>| {
-            let (node, asked) = (node.clone(), self.asked.clone());
-            Arc::new(Counting { node, asked, wakes }) as Arc<dyn Node>
+    fn counted_builder(&self, passes_wake_ups: bool, is_fair: bool) -> RedlockBuilder {
+        let counting_node = |node: &Arc<dyn Node>| {
+            let (node, acquire_count) = (node.clone(), self.acquire_count.clone());
+            Arc::new(CountingNode {
+                node,
+                acquire_count,
+                passes_wake_ups,
+            }) as Arc<dyn Node>
         };
-        let settings = Self::settings(self.masters.iter().map(counting).collect());
-        if fair {
+        let settings = Self::settings(self.masters.iter().map(counting_node).collect());
+        if is_fair {
             settings
         } else {
             settings.order(quorate::Order::Unordered)
@@ -102,29 +106,31 @@ impl World {
     }
 
     /// A client whose acquire requests are counted. It acts as the process under test.
-    fn process(&self) -> Redlock {
-        self.counted(true, true).build().expect("good settings")
+    fn counted_client(&self) -> Redlock {
+        self.counted_builder(true, true)
+            .build()
+            .expect("good settings")
     }
 
     /// A client whose acquire requests are not counted. It acts as another process.
-    fn other(&self) -> Redlock {
+    fn uncounted_client(&self) -> Redlock {
         let settings = Self::settings(self.masters.clone());
         settings.build().expect("good settings")
     }
 
     /// The number of waiters for the semaphore `api` that are queued on the first master.
-    async fn lined(&self) -> usize {
+    async fn queue_length(&self) -> usize {
         let request = status(b"quorate:slot:line:api");
         match send(&*self.masters[0], request).await {
             Ok(Answer::State(state)) => state.queue.len(),
-            other => panic!("{other:?}"),
+            uncounted_client => panic!("{uncounted_client:?}"),
         }
     }
 
     /// The number of attempts that the process under test has made. Each attempt sends one acquire request to each
     /// master.
     fn attempts(&self) -> usize {
-        self.asked.load(Ordering::Relaxed) / self.masters.len()
+        self.acquire_count.load(Ordering::Relaxed) / self.masters.len()
     }
 }
 
@@ -137,28 +143,28 @@ async fn permit(redlock: &Redlock, permits: usize) -> LockGuard {
 }
 
 async fn all_permits(redlock: &Redlock, permits: usize) -> Vec<LockGuard> {
-    let mut all = Vec::new();
+    let mut guards = Vec::new();
     for _ in 0..permits {
-        all.push(permit(redlock, permits).await);
+        guards.push(permit(redlock, permits).await);
     }
-    all
+    guards
 }
 
 /// Starts a waiter, and waits until its progress callback is called for the first time. From then on the waiter is
 /// queued, either in this process or at the masters.
-async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
-    let looks = Arc::<AtomicUsize>::default();
-    let seen = looks.clone();
+async fn start_waiter(redlock: &Redlock, permits: usize) -> Waiter {
+    let progress_count = Arc::<AtomicUsize>::default();
+    let counter = progress_count.clone();
     let redlock = redlock.clone();
     let waiter = tokio::spawn(async move {
-        let look = move |_: &quorate::Waiting| {
-            seen.fetch_add(1, Ordering::Relaxed);
+        let count_progress = move |_: &quorate::Waiting| {
+            counter.fetch_add(1, Ordering::Relaxed);
         };
-        let permit = redlock.semaphore("api", permits).waiting(look);
+        let permit = redlock.semaphore("api", permits).waiting(count_progress);
         permit.acquire().await
     });
     eventually("the task must be waiting for the lock", || {
-        looks.load(Ordering::Relaxed) > 0
+        progress_count.load(Ordering::Relaxed) > 0
     })
     .await;
     waiter
@@ -166,27 +172,30 @@ async fn waits(redlock: &Redlock, permits: usize) -> Waiter {
 
 #[tokio::test(start_paused = true)]
 async fn tasks_of_one_process_request_all_slots_of_a_semaphore_at_the_same_time() {
-    for fair in [true, false] {
-        let world = World::far(WAY);
-        let redlock = world.counted(true, fair).build().expect("good settings");
+    for is_fair in [true, false] {
+        let masters = CountedMasters::far(DELAY);
+        let redlock = masters
+            .counted_builder(true, is_fair)
+            .build()
+            .expect("good settings");
         for _ in 0..3 {
-            let before = world.attempts();
-            let all = futures::future::join_all((0..5).map(|_| permit(&redlock, 5)));
-            let looks = async {
-                tokio::time::sleep(WAY).await;
-                world.attempts() - before
+            let before = masters.attempts();
+            let permits = futures::future::join_all((0..5).map(|_| permit(&redlock, 5)));
+            let progress_count = async {
+                tokio::time::sleep(DELAY).await;
+                masters.attempts() - before
             };
-            let (all, asked) = futures::future::join(all, looks).await;
+            let (permits, acquire_count) = futures::future::join(permits, progress_count).await;
             assert_eq!(
-                asked, 5,
-                "five requests must have been sent before the first answer; in order: {fair}"
+                acquire_count, 5,
+                "five requests must have been sent before the first answer; in order: {is_fair}"
             );
             assert_eq!(
-                world.attempts(),
+                masters.attempts(),
                 before + 5,
                 "each acquire must have made exactly one attempt"
             );
-            for permit in all {
+            for permit in permits {
                 permit.release().await;
             }
         }
@@ -195,12 +204,12 @@ async fn tasks_of_one_process_request_all_slots_of_a_semaphore_at_the_same_time(
 
 /// Releases the permits in `held` one after the other, and checks that waiters get them in the order of their arrival.
 /// Each waiter keeps its permit.
-async fn are_served_in_order(ours: &Redlock, mut held: Vec<LockGuard>) {
+async fn assert_served_in_order(our_permits: &Redlock, mut held: Vec<LockGuard>) {
     let permits = held.len();
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for number in 0..4 * permits {
-        let (waiter, order) = (waits(ours, permits).await, order.clone());
+        let (waiter, order) = (start_waiter(our_permits, permits).await, order.clone());
         tasks.push(tokio::spawn(async move {
             let permit = wait_for_guard(waiter).await;
             order.lock().expect("no panic").push(number);
@@ -223,25 +232,25 @@ async fn are_served_in_order(ours: &Redlock, mut held: Vec<LockGuard>) {
 
 #[tokio::test]
 async fn permits_released_in_this_process_go_to_its_waiting_tasks_in_order() {
-    let world = World::near();
-    let redlock = world.process();
-    are_served_in_order(&redlock, all_permits(&redlock, 3).await).await;
+    let masters = CountedMasters::near();
+    let redlock = masters.counted_client();
+    assert_served_in_order(&redlock, all_permits(&redlock, 3).await).await;
 }
 
 #[tokio::test]
 async fn permits_released_by_another_process_go_to_waiting_tasks_in_order() {
-    let world = World::near();
-    let redlock = world.process();
-    are_served_in_order(&redlock, all_permits(&world.other(), 3).await).await;
+    let masters = CountedMasters::near();
+    let redlock = masters.counted_client();
+    assert_served_in_order(&redlock, all_permits(&masters.uncounted_client(), 3).await).await;
 }
 
 /// Tests six tasks of one process that send their requests at the same time. All of them are refused, because no permit
 /// is free.
 #[tokio::test]
 async fn tasks_get_permits_in_order_after_their_concurrent_requests_were_refused() {
-    let world = World::far(WAY);
-    let redlock = world.process();
-    let mut held = all_permits(&world.other(), 3).await;
+    let masters = CountedMasters::far(DELAY);
+    let redlock = masters.counted_client();
+    let mut held = all_permits(&masters.uncounted_client(), 3).await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for number in 0..6 {
@@ -254,12 +263,12 @@ async fn tasks_get_permits_in_order_after_their_concurrent_requests_were_refused
     }
     // Wait until the tasks have sent some requests. All are refused, because no permit is free.
     eventually("the tasks must have sent requests", || {
-        world.attempts() >= 4
+        masters.attempts() >= 4
     })
     .await;
-    tokio::time::sleep(40 * WAY).await;
+    tokio::time::sleep(40 * DELAY).await;
     assert_eq!(
-        world.lined().await,
+        masters.queue_length().await,
         1,
         "the tasks must have only one waiter in the queue of the masters"
     );
@@ -275,17 +284,23 @@ async fn tasks_get_permits_in_order_after_their_concurrent_requests_were_refused
 
 #[tokio::test]
 async fn waiter_notices_a_release_in_its_own_process_without_asking_the_masters() {
-    let world = World::near();
-    let deaf = world.counted(false, true).build().expect("good settings");
-    for end in [true, false] {
-        let mut held = all_permits(&deaf, 2).await;
-        let waiters = [waits(&deaf, 2).await, waits(&deaf, 2).await];
+    let masters = CountedMasters::near();
+    let client_without_wake_ups = masters
+        .counted_builder(false, true)
+        .build()
+        .expect("good settings");
+    for is_released in [true, false] {
+        let mut held = all_permits(&client_without_wake_ups, 2).await;
+        let waiters = [
+            start_waiter(&client_without_wake_ups, 2).await,
+            start_waiter(&client_without_wake_ups, 2).await,
+        ];
         for waiter in waiters {
-            let given_back = held.remove(0);
-            if end {
-                given_back.release().await;
+            let released_permit = held.remove(0);
+            if is_released {
+                released_permit.release().await;
             } else {
-                drop(given_back);
+                drop(released_permit);
             }
             held.push(wait_for_guard(waiter).await);
         }
@@ -294,23 +309,23 @@ async fn waiter_notices_a_release_in_its_own_process_without_asking_the_masters(
 
 #[tokio::test]
 async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_masters() {
-    let world = World::far(WAY);
-    let redlock = world.process();
-    let mut held = all_permits(&world.other(), 8).await;
+    let masters = CountedMasters::far(DELAY);
+    let redlock = masters.counted_client();
+    let mut held = all_permits(&masters.uncounted_client(), 8).await;
     let mut waiters = Vec::new();
     for _ in 0..20 {
-        waiters.push(waits(&redlock, 8).await);
+        waiters.push(start_waiter(&redlock, 8).await);
     }
     let mut waiters = waiters.into_iter();
-    let mut ours = Vec::new();
+    let mut our_permits = Vec::new();
     for number in 0..3 {
-        tokio::time::sleep(40 * WAY).await;
-        let before = world.attempts();
+        tokio::time::sleep(40 * DELAY).await;
+        let before = masters.attempts();
         held.pop()
             .expect("a permit that can be released must be left")
             .release()
             .await;
-        ours.push(
+        our_permits.push(
             wait_for_guard(
                 waiters
                     .next()
@@ -319,8 +334,8 @@ async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_maste
             .await,
         );
         // Wait until the next waiter is queued at the masters.
-        tokio::time::sleep(40 * WAY).await;
-        let attempts = world.attempts() - before;
+        tokio::time::sleep(40 * DELAY).await;
+        let attempts = masters.attempts() - before;
         assert!(
             attempts <= 5,
             "a release must cause at most five attempts (to take the slot and to queue the next waiter), but \
@@ -329,23 +344,23 @@ async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_maste
     }
 }
 
-/// Checks that `redlock` can acquire one permit while `other` holds the other permit. Checks this once for each of the
+/// Checks that `redlock` can acquire one permit while `uncounted_client` holds the other permit. Checks this once for each of the
 /// two slots.
-async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
+async fn assert_no_slot_is_marked(redlock: &Redlock, uncounted_client: &Redlock, what: &str) {
     redlock.flush().await;
     for slot in 0..2 {
-        let mut held = all_permits(other, 2).await;
+        let mut held = all_permits(uncounted_client, 2).await;
         held.sort_by_key(LockGuard::slot);
         held.remove(1 - slot).release().await;
-        other.flush().await;
+        uncounted_client.flush().await;
         let tried = redlock.semaphore("api", 2).try_acquire().await;
-        let got = tried
+        let guard = tried
             .unwrap_or_else(|error| panic!("{what}: {error}"))
             .acquired();
-        let got =
-            got.unwrap_or_else(|| panic!("{what}: the free slot {} must be granted", 1 - slot));
-        assert_eq!(got.slot(), Some(1 - slot), "{what}");
-        got.release().await;
+        let guard =
+            guard.unwrap_or_else(|| panic!("{what}: the free slot {} must be granted", 1 - slot));
+        assert_eq!(guard.slot(), Some(1 - slot), "{what}");
+        guard.release().await;
         for permit in held {
             permit.release().await;
         }
@@ -353,20 +368,22 @@ async fn nothing_is_noted(redlock: &Redlock, other: &Redlock, what: &str) {
 }
 
 /// Two processes that use the same semaphore of two permits. `held` contains the permits of the second process.
-struct Both {
+struct TwoProcesses {
     redlock: Redlock,
     other: Redlock,
     held: Vec<LockGuard>,
 }
 
-impl Both {
-    async fn new(fair: bool, taken: usize) -> Self {
-        let world = World::far(WAY);
-        let settings = world.counted(true, fair).retry(Retry::new(ms(1), ms(3)));
+impl TwoProcesses {
+    async fn new(is_fair: bool, held_count: usize) -> Self {
+        let masters = CountedMasters::far(DELAY);
+        let settings = masters
+            .counted_builder(true, is_fair)
+            .retry(Retry::new(ms(1), ms(3)));
         let redlock = settings.build().expect("good settings");
-        let other = world.other();
+        let other = masters.uncounted_client();
         let mut held = Vec::new();
-        while held.len() < taken {
+        while held.len() < held_count {
             held.push(permit(&other, 2).await);
         }
         Self {
@@ -376,19 +393,19 @@ impl Both {
         }
     }
 
-    async fn ask(&self, tries: bool) {
+    async fn request_permit(&self, is_try: bool) {
         let semaphore = self.redlock.semaphore("api", 2);
-        if tries {
+        if is_try {
             drop(semaphore.try_acquire().await.expect("an answer"));
         } else {
-            drop(semaphore.wait(Wait::For(5 * WAY)).acquire().await);
+            drop(semaphore.wait(Wait::For(5 * DELAY)).acquire().await);
         }
     }
 }
 
 #[tokio::test]
 async fn dropped_permit_request_leaves_no_slot_marked_as_requested() {
-    for (fair, taken, tries) in [
+    for (is_fair, held_count, is_try) in [
         (true, 0, false),
         (true, 1, false),
         (true, 2, false),
@@ -397,19 +414,20 @@ async fn dropped_permit_request_leaves_no_slot_marked_as_requested() {
         (false, 1, true),
     ] {
         for polls in 1.. {
-            let both = Both::new(fair, taken).await;
+            let processes = TwoProcesses::new(is_fair, held_count).await;
             // Two tasks request a permit. The request of the first task is dropped after `polls` polls.
-            let cut_off = poll_then_drop(both.ask(tries), polls);
-            let (done, ()) = futures::future::join(cut_off, both.ask(tries)).await;
-            for permit in both.held {
+            let dropped_request = poll_then_drop(processes.request_permit(is_try), polls);
+            let (outcome, ()) =
+                futures::future::join(dropped_request, processes.request_permit(is_try)).await;
+            for permit in processes.held {
                 permit.release().await;
             }
             let what = format!(
-                "ordered: {fair}, held by another process: {taken}, try_acquire: {tries}, dropped after \
+                "ordered: {is_fair}, held by another process: {held_count}, try_acquire: {is_try}, dropped after \
                  {polls} polls"
             );
-            nothing_is_noted(&both.redlock, &both.other, &what).await;
-            if done.is_some() {
+            assert_no_slot_is_marked(&processes.redlock, &processes.other, &what).await;
+            if outcome.is_some() {
                 assert!(
                     polls > 1,
                     "the request must await something, so that the test can drop it before it completes"
@@ -427,31 +445,32 @@ async fn dropped_permit_request_leaves_no_slot_marked_as_requested() {
 /// Tests tasks on a runtime with several threads. The tasks ask for permits, give up and are dropped at random times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_permits_are_free_after_concurrent_tasks_gave_up_or_were_dropped() {
-    let world = World::near();
-    let redlock = world.process();
+    let masters = CountedMasters::near();
+    let redlock = masters.counted_client();
     let mut tasks = Vec::new();
     for number in 0..200_u64 {
         let redlock = redlock.clone();
         tasks.push(tokio::spawn(async move {
-            let brief = Duration::from_micros(number * 37 % 500);
+            let short_wait = Duration::from_micros(number * 37 % 500);
             let semaphore = redlock.semaphore("api", 2);
             match number % 3 {
                 // The timeout drops the request of this task at some await point.
-                0 => drop(tokio::time::timeout(brief, semaphore.acquire()).await),
+                0 => drop(tokio::time::timeout(short_wait, semaphore.acquire()).await),
                 1 => drop(semaphore.try_acquire().await),
                 _ => {
                     let outcome = semaphore.acquire().await;
                     let permit = outcome.unwrap_or_else(|error| panic!("{error}"));
-                    tokio::time::sleep(brief).await;
+                    tokio::time::sleep(short_wait).await;
                     drop(permit);
                 }
             }
         }));
     }
     for task in tasks {
-        let done = tokio::time::timeout(PATIENCE, task).await;
-        done.expect("the waiter must get a permit")
+        let outcome = tokio::time::timeout(PATIENCE, task).await;
+        outcome
+            .expect("the waiter must get a permit")
             .expect("no panic");
     }
-    nothing_is_noted(&redlock, &world.other(), "after the burst").await;
+    assert_no_slot_is_marked(&redlock, &masters.uncounted_client(), "after the burst").await;
 }

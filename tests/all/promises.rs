@@ -4,7 +4,7 @@
 use crate::repository::root;
 
 /// The places that repeat all promises of `docs/promises.md` word for word. A test of the command compares its help.
-const PLACES: [&str; 2] = ["README.md", "src/lib.rs"];
+const FILES: [&str; 2] = ["README.md", "src/lib.rs"];
 
 /// The number of promises. The README has room for four sentences.
 const PROMISES: usize = 4;
@@ -14,7 +14,7 @@ fn text(path: &str) -> String {
 }
 
 /// The words of a text without its markup: comment signs, quotes, list signs, bold type, code and links.
-fn words(text: &str) -> String {
+fn plain_words(text: &str) -> String {
     let lines = text.lines().map(|line| {
         let line = line.trim_start();
         let line = line.strip_prefix("//!").unwrap_or(line);
@@ -22,15 +22,18 @@ fn words(text: &str) -> String {
     });
     let text = lines.collect::<Vec<_>>().join(" ");
     // A link has the form `[text](target)`, or `[text]` in rustdoc.
-    let mut plain = String::new();
+    let mut text_without_links = String::new();
     let mut rest = text.as_str();
     while let Some((before, after)) = rest.split_once("](") {
-        plain += before;
+        text_without_links += before;
         rest = after.split_once(')').map_or("", |(_, rest)| rest);
     }
-    plain += rest;
-    let plain = plain.replace(['*', '`', '[', ']'], "");
-    plain.split_whitespace().collect::<Vec<_>>().join(" ")
+    text_without_links += rest;
+    let text_without_links = text_without_links.replace(['*', '`', '[', ']'], "");
+    text_without_links
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// The quoted paragraphs of `docs/promises.md`, as words.
@@ -48,19 +51,22 @@ fn promises() -> Vec<String> {
         }
     }
     promises.retain(|promise| !promise.is_empty());
-    promises.iter().map(|promise| words(promise)).collect()
+    promises
+        .iter()
+        .map(|promise| plain_words(promise))
+        .collect()
 }
 
 #[test]
 fn readme_and_rustdoc_state_the_promises_of_the_page_word_for_word() {
     let promises = promises();
     assert_eq!(promises.len(), PROMISES, "{promises:#?}");
-    for place in PLACES {
-        let text = words(&text(place));
+    for file in FILES {
+        let text = plain_words(&text(file));
         for promise in &promises {
             assert!(
                 text.contains(promise.as_str()),
-                "{place} must contain this promise of docs/promises.md word for word, with its conditions and \
+                "{file} must contain this promise of docs/promises.md word for word, with its conditions and \
                  exceptions:\n{promise}"
             );
         }
@@ -76,8 +82,8 @@ fn each_promise_is_one_sentence_with_its_condition() {
             .iter()
             .any(|word| sentence.contains(word));
         assert!(has_condition, "{name}: {sentence}");
-        let ends = sentence.matches(". ").count();
-        assert_eq!(ends, 0, "{name} must be one sentence: {sentence}");
+        let sentence_count = sentence.matches(". ").count();
+        assert_eq!(sentence_count, 0, "{name} must be one sentence: {sentence}");
         assert!(sentence.ends_with('.'), "{name}: {sentence}");
     }
 }
@@ -86,25 +92,28 @@ fn each_promise_is_one_sentence_with_its_condition() {
 #[test]
 fn each_promise_has_a_section_with_conditions_exceptions_and_rules() {
     let page = text("docs/promises.md");
-    let quoted = page.split("\n## ").filter(|part| part.contains("\n> "));
-    let mut seen = 0;
-    for section in quoted {
+    let quoted_sections = page.split("\n## ").filter(|part| part.contains("\n> "));
+    let mut count = 0;
+    for section in quoted_sections {
         let heading = section.lines().next().unwrap_or_default();
         let name = format!("> **{heading}.** ");
         assert!(section.contains(&name), "{heading} must quote its promise");
         for part in ["\nThe exception", "\nRules: [", "(protocol.md#"] {
             assert!(section.contains(part), "{heading} must contain {part:?}");
         }
-        seen += 1;
+        count += 1;
     }
-    assert_eq!(seen, PROMISES);
+    assert_eq!(count, PROMISES);
 }
 
 #[test]
 fn comparison_of_promises_ignores_markup_but_no_word() {
     let page = "> **One.** At most `one`\n> client [holds](x.md#a) it.\n";
     let rust = "//! - **One.** At most `one` client\n//!   [holds](crate::X) it.\n";
-    assert_eq!(words(page), "One. At most one client holds it.");
-    assert_eq!(words(rust), words(page));
-    assert_ne!(words(&rust.replace("most", "least")), words(page));
+    assert_eq!(plain_words(page), "One. At most one client holds it.");
+    assert_eq!(plain_words(rust), plain_words(page));
+    assert_ne!(
+        plain_words(&rust.replace("most", "least")),
+        plain_words(page)
+    );
 }

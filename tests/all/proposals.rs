@@ -11,8 +11,8 @@ use quorate::Redlock;
 use quorate::node::{Node, Request};
 
 fn wall_micros() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.expect("after 1970").as_micros() as u64
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_epoch.expect("after 1970").as_micros() as u64
 }
 
 /// Another client with a fast clock has raised the fencing counters of one lock. From then on, this process must
@@ -20,14 +20,14 @@ fn wall_micros() -> u64 {
 #[tokio::test]
 async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clock() {
     const AHEAD: u64 = 400_000;
-    for apart in [0, 20_000] {
-        let proposed = Arc::<Mutex<Vec<u64>>>::default();
+    for step in [0, 20_000] {
+        let proposed_ahead = Arc::<Mutex<Vec<u64>>>::default();
         let nodes = ["a", "b", "c"].map(|name| {
-            let proposed = proposed.clone();
+            let proposed_ahead = proposed_ahead.clone();
             Stubborn::new(name, move |request| {
                 if let Request::Acquire { proposal, .. } = request {
-                    let ahead = proposal.saturating_sub(wall_micros());
-                    proposed.lock().expect("no panic").push(ahead);
+                    let counter_base = proposal.saturating_sub(wall_micros());
+                    proposed_ahead.lock().expect("no panic").push(counter_base);
                 }
                 Answered
             })
@@ -35,20 +35,30 @@ async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clo
         let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
         let redlock = Redlock::builder().nodes(dyn_nodes.collect());
         let redlock = redlock.build().expect("good settings");
-        let ahead = wall_micros() + AHEAD;
+        let counter_base = wall_micros() + AHEAD;
         for (number, node) in nodes.iter().enumerate() {
-            let counter = (ahead + apart * number as u64).to_string();
+            let counter = (counter_base + step * number as u64).to_string();
             node.master.with_master(|master, now| {
                 master.put_text(now, b"quorate:fence:job", counter.as_bytes(), None);
             });
         }
         take(&redlock, "job").await.release().await;
         take(&redlock, "another").await.release().await;
-        let proposed = proposed.lock().expect("no panic").clone();
-        let (before, after) = proposed.split_at(3);
-        assert!(before.iter().all(|ahead| *ahead < AHEAD / 4), "{before:?}");
+        let proposed_ahead = proposed_ahead.lock().expect("no panic").clone();
+        let (first_attempt, second_attempt) = proposed_ahead.split_at(3);
+        assert!(
+            first_attempt
+                .iter()
+                .all(|counter_base| *counter_base < AHEAD / 4),
+            "{first_attempt:?}"
+        );
         // Require only a quarter of `AHEAD`, because the clock advances during the test.
-        assert!(after.iter().all(|ahead| *ahead > AHEAD / 4), "{after:?}");
+        assert!(
+            second_attempt
+                .iter()
+                .all(|counter_base| *counter_base > AHEAD / 4),
+            "{second_attempt:?}"
+        );
     }
 }
 
@@ -57,22 +67,22 @@ async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clo
 #[tokio::test]
 async fn unconfirmed_token_is_raised_again_if_another_client_gets_a_larger_token() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
-    let passed = wall_micros() + 700_000;
+    let minimum = wall_micros() + 700_000;
     for (number, node) in nodes.iter().enumerate() {
         let counter = wall_micros() + 100_000 * (number as u64 + 1);
-        let put = |node: &Stubborn, counter: u64| {
+        let put_counter = |node: &Stubborn, counter: u64| {
             let counter = counter.to_string();
             node.master.with_master(|master, now| {
                 master.put_text(now, b"quorate:fence:job", counter.as_bytes(), None);
             });
         };
-        put(node, counter);
-        let (this, mut first) = (Arc::downgrade(node), true);
+        put_counter(node, counter);
+        let (weak_node, mut is_first) = (Arc::downgrade(node), true);
         node.set_rule(move |request| {
-            if let (Request::Confirm { .. }, Some(node)) = (request, this.upgrade())
-                && std::mem::replace(&mut first, false)
+            if let (Request::Confirm { .. }, Some(node)) = (request, weak_node.upgrade())
+                && std::mem::replace(&mut is_first, false)
             {
-                put(&node, passed + number as u64);
+                put_counter(&node, minimum + number as u64);
             }
             Answered
         });
@@ -81,7 +91,7 @@ async fn unconfirmed_token_is_raised_again_if_another_client_gets_a_larger_token
     let redlock = Redlock::builder().nodes(dyn_nodes.collect());
     let redlock = redlock.build().expect("good settings");
     let guard = take(&redlock, "job").await;
-    assert_eq!(guard.fencing_token(), Some(passed + 2));
+    assert_eq!(guard.fencing_token(), Some(minimum + 2));
     guard.release().await;
 }
 
@@ -89,13 +99,13 @@ async fn unconfirmed_token_is_raised_again_if_another_client_gets_a_larger_token
 /// proposals on this token.
 #[tokio::test]
 async fn reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals() {
-    let behind = Arc::<Mutex<Vec<u64>>>::default();
+    let time_behind = Arc::<Mutex<Vec<u64>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
-        let behind = behind.clone();
+        let time_behind = time_behind.clone();
         Stubborn::new(name, move |request| {
             if let Request::Acquire { proposal, .. } = request {
                 let now = wall_micros();
-                behind
+                time_behind
                     .lock()
                     .expect("no panic")
                     .push(now.saturating_sub(*proposal));
@@ -103,23 +113,26 @@ async fn reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals() 
             Answered
         })
     });
-    let process = || {
+    let client = || {
         let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
         let redlock = Redlock::builder().nodes(nodes.collect());
         redlock.build().expect("good settings")
     };
-    let (first, second) = (process(), process());
-    let read = first.lock("doc").shared().acquire().await.expect("free");
-    let beside = second
+    let (is_first, second) = (client(), client());
+    let first_reader = is_first.lock("doc").shared().acquire().await.expect("free");
+    let second_reader = second
         .lock("doc")
         .shared()
         .acquire()
         .await
         .expect("the reader must share the lock with the other readers");
-    assert_eq!(read.fencing_token(), beside.fencing_token());
-    behind.lock().expect("no panic").clear();
+    assert_eq!(first_reader.fencing_token(), second_reader.fencing_token());
+    time_behind.lock().expect("no panic").clear();
     take(&second, "job").await.release().await;
-    let behind = behind.lock().expect("no panic").clone();
+    let time_behind = time_behind.lock().expect("no panic").clone();
     // A proposal that is based on the old token would be at least 1 s behind the clock.
-    assert!(behind.iter().all(|behind| *behind < 900_000), "{behind:?}");
+    assert!(
+        time_behind.iter().all(|time_behind| *time_behind < 900_000),
+        "{time_behind:?}"
+    );
 }

@@ -54,9 +54,9 @@ fn adding_a_set_of_masters_moves_locks_only_to_the_added_set() {
     );
 }
 
-/// The violations that [`play`] has seen.
+/// The violations that [`run_clients`] has seen.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wrong {
+struct Violations {
     /// The number of acquires that succeeded while another client held the same lock.
     overlaps: usize,
     /// The number of acquires whose token was not larger than an earlier holder's token. A protected resource would
@@ -69,25 +69,26 @@ struct Wrong {
 struct Resource {
     count_masters_with: usize,
     largest_token: u64,
-    wrong: Wrong,
+    violations: Violations,
 }
 
 /// A master in memory whose clock is ahead by `ahead_us` microseconds.
-struct Skewed {
+struct SkewedMaster {
     name: NodeName,
     master: Mutex<Master>,
     ahead_us: i64,
 }
 
-impl Node for Skewed {
+impl Node for SkewedMaster {
     fn name(&self) -> &NodeName {
         &self.name
     }
 
     fn send(&self, request: Request, reply: NodeReply) {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-        let wall = u64::try_from(since_epoch.expect("after 1970").as_micros()).expect("in range");
-        let now = wall.saturating_add_signed(self.ahead_us);
+        let wall_micros =
+            u64::try_from(since_epoch.expect("after 1970").as_micros()).expect("in range");
+        let now = wall_micros.saturating_add_signed(self.ahead_us);
         let answer = self
             .master
             .lock()
@@ -105,7 +106,7 @@ impl Node for Skewed {
 /// is negative, these clocks are behind.
 fn quorums_with_clock(ahead_us: i64) -> Vec<Quorum> {
     let node = |n| -> Arc<dyn Node> {
-        Arc::new(Skewed {
+        Arc::new(SkewedMaster {
             name: NodeName::new(format!("skewed-{n}")),
             master: Mutex::default(),
             ahead_us,
@@ -126,37 +127,38 @@ const APART_US: i64 = 1_100_000;
 /// The names of four locks. If the last of the four sets of masters is added or removed, three of these locks move to
 /// another set, and one does not.
 fn locks(four: &[Quorum]) -> Vec<String> {
-    let moves = |name: &String| quorum_of(&four[..3], name).name != quorum_of(four, name).name;
-    let (moved, same): (Vec<String>, Vec<String>) = names().into_iter().partition(moves);
+    let has_moved = |name: &String| quorum_of(&four[..3], name).name != quorum_of(four, name).name;
+    let (moved, unmoved): (Vec<String>, Vec<String>) = names().into_iter().partition(has_moved);
     let moved = moved.into_iter().take(3);
-    moved.chain(same.into_iter().take(1)).collect()
+    moved.chain(unmoved.into_iter().take(1)).collect()
 }
 
 /// Runs four clients concurrently: two copies of the client `first` and two of the client `second`. Each client
 /// acquires every lock three times. Returns the violations that occurred.
-async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
+async fn run_clients(names: &[String], first: &Quorums, second: &Quorums) -> Violations {
     let names: Arc<Vec<String>> = Arc::new(names.to_vec());
     let resources: Arc<Vec<Mutex<Resource>>> =
         Arc::new(names.iter().map(|_| Mutex::default()).collect());
     let clients = [first, second, first, second].map(|client| {
         let (client, names, resources) = (client.clone(), names.clone(), resources.clone());
         tokio::spawn(async move {
-            let all = names.iter().zip(resources.iter()).cycle();
-            for (name, resource) in all.take(3 * names.len()) {
-                let held = client
+            let total = names.iter().zip(resources.iter()).cycle();
+            for (name, resource) in total.take(3 * names.len()) {
+                let held_bytes = client
                     .acquire(name)
                     .await
                     .expect("each client must get the lock in its turn");
                 {
                     let mut resource = resource.lock().expect("not poisoned");
-                    resource.wrong.overlaps += usize::from(resource.count_masters_with > 0);
-                    resource.wrong.refusals += usize::from(held.token <= resource.largest_token);
-                    resource.largest_token = resource.largest_token.max(held.token);
+                    resource.violations.overlaps += usize::from(resource.count_masters_with > 0);
+                    resource.violations.refusals +=
+                        usize::from(held_bytes.token <= resource.largest_token);
+                    resource.largest_token = resource.largest_token.max(held_bytes.token);
                     resource.count_masters_with += 1;
                 }
                 tokio::time::sleep(ms(5)).await;
                 resource.lock().expect("not poisoned").count_masters_with -= 1;
-                for guard in held.guards {
+                for guard in held_bytes.guards {
                     guard.release().await;
                 }
             }
@@ -165,13 +167,13 @@ async fn play(names: &[String], first: &Quorums, second: &Quorums) -> Wrong {
     for client in clients {
         client.await.expect("no panic");
     }
-    let mut all = Wrong::default();
+    let mut total = Violations::default();
     for resource in resources.iter() {
-        let wrong = &resource.lock().expect("not poisoned").wrong;
-        all.overlaps += wrong.overlaps;
-        all.refusals += wrong.refusals;
+        let violations = &resource.lock().expect("not poisoned").violations;
+        total.overlaps += violations.overlaps;
+        total.refusals += violations.refusals;
     }
-    all
+    total
 }
 
 /// Four clients, one for each stage of a change from the sets of masters `old` to the sets `new`:
@@ -200,17 +202,21 @@ fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
 /// sets. Such a token could be smaller than an earlier token from the new set.
 #[tokio::test]
 async fn each_lock_has_one_holder_while_a_set_of_masters_is_added_or_removed() {
-    let changes = [0, APART_US, -APART_US].map(async |ahead| {
-        for adds in [true, false] {
-            let four = quorums_with_clock(ahead);
-            let (old, new) = if adds {
+    let changes = [0, APART_US, -APART_US].map(async |ahead_us| {
+        for is_addition in [true, false] {
+            let four = quorums_with_clock(ahead_us);
+            let (old, new) = if is_addition {
                 (&four[..3], &four[..])
             } else {
                 (&four[..], &four[..3])
             };
-            for pair in steps(old, new).windows(2) {
-                let wrong = play(&locks(&four), &pair[0], &pair[1]).await;
-                assert_eq!(wrong, Wrong::default(), "{ahead} {adds}");
+            for step_pair in steps(old, new).windows(2) {
+                let violations = run_clients(&locks(&four), &step_pair[0], &step_pair[1]).await;
+                assert_eq!(
+                    violations,
+                    Violations::default(),
+                    "{ahead_us} {is_addition}"
+                );
             }
         }
     });
@@ -222,15 +228,15 @@ async fn adding_masters_breaks_exclusion_or_token_order_if_a_step_is_skipped() {
     let four = quorums_with_clock(APART_US);
     let (names, steps) = (locks(&four), steps(&four[..3], &four));
     // Go directly from step 0 of the change to step 2. Some clients then get smaller tokens than earlier holders.
-    let without_first = play(&names, &steps[0], &steps[2]).await;
+    let without_first = run_clients(&names, &steps[0], &steps[2]).await;
     assert!(without_first.refusals > 0, "{without_first:?}");
     // Skip the second step of the change. Two clients get the lock, because they ask different sets of masters.
     let four = quorums_with_clock(0);
     let (names, steps) = (locks(&four), self::steps(&four[..3], &four));
     let first = steps[1].acquire(&names[0]).await.expect("free");
     let second = steps[3].acquire(&names[0]).await.expect("a second holder");
-    let mut all = first.guards.iter().chain(&second.guards);
-    assert!(all.all(LockGuard::is_valid));
+    let mut total = first.guards.iter().chain(&second.guards);
+    assert!(total.all(LockGuard::is_valid));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -238,9 +244,9 @@ async fn process_with_many_locks_has_only_one_connection_to_each_master() {
     let masters = masters(3);
     let builder = settings(masters.iter().map(Server::url));
     let redlock = builder.wait(Wait::For(secs(20))).build().expect("good");
-    let holds = (0..40).map(|n| redlock.acquire(format!("job {n}")));
-    let held = futures::future::join_all(holds).await;
-    let waits = tokio::spawn({
+    let acquires = (0..40).map(|n| redlock.acquire(format!("job {n}")));
+    let outcomes = futures::future::join_all(acquires).await;
+    let waiter = tokio::spawn({
         let redlock = redlock.clone();
         async move { redlock.acquire("job 0").await.map(drop) }
     });
@@ -250,13 +256,13 @@ async fn process_with_many_locks_has_only_one_connection_to_each_master() {
             panic!("the reply to CLIENT LIST must be a text");
         };
         let list = String::from_utf8_lossy(&list).into_owned();
-        let ours = list.lines().filter(|line| line.contains(" name=quorate/"));
-        assert_eq!(ours.count(), 1, "{list}");
+        let own_connections = list.lines().filter(|line| line.contains(" name=quorate/"));
+        assert_eq!(own_connections.count(), 1, "{list}");
     }
-    for guard in held {
-        guard.expect("free").release().await;
+    for outcome in outcomes {
+        outcome.expect("free").release().await;
     }
-    waits
+    waiter
         .await
         .expect("no panic")
         .expect("the waiter must get the lock");
@@ -267,7 +273,7 @@ fn bytes(server: &Server) -> i64 {
     let Reply::Array(keys) = ask_server(server, &["KEYS", "*"]) else {
         panic!("the reply to KEYS must be a list");
     };
-    let usage = |key: &Reply| match key {
+    let memory_usage = |key: &Reply| match key {
         Reply::Bulk(key) => {
             match ask_server(server, &["MEMORY", "USAGE", &String::from_utf8_lossy(key)]) {
                 Reply::Int(bytes) => bytes,
@@ -276,7 +282,7 @@ fn bytes(server: &Server) -> i64 {
         }
         other => panic!("{other:?}"),
     };
-    keys.iter().map(usage).sum()
+    keys.iter().map(memory_usage).sum()
 }
 
 /// Measures and prints the memory use per lock. The figures in docs/quorum-size.md may differ from it by up to half,
@@ -287,34 +293,42 @@ async fn quorum_size_page_states_the_measured_memory_use_per_lock() {
     let urls = masters.iter().map(Server::url);
     let redlock = settings(urls).build().expect("good settings");
     let name = "invoices:2026-11-24";
-    let empty = bytes(&masters[0]);
+    let empty_bytes = bytes(&masters[0]);
     let guard = redlock.lock(name).ttl(secs(2)).await.expect("free");
     tokio::time::sleep(secs(1)).await;
-    let held = bytes(&masters[0]) - empty;
+    let held_bytes = bytes(&masters[0]) - empty_bytes;
     let other = settings(masters.iter().map(Server::url))
         .build()
         .expect("good");
-    let waits = tokio::spawn(other.lock(name).wait(Wait::For(secs(20))).acquire());
+    let waiter = tokio::spawn(other.lock(name).wait(Wait::For(secs(20))).acquire());
     tokio::time::sleep(secs(1)).await;
-    let waiter = bytes(&masters[0]) - empty - held;
-    waits.abort();
+    let waiter_bytes = bytes(&masters[0]) - empty_bytes - held_bytes;
+    waiter.abort();
     guard.release().await;
     tokio::time::sleep(secs(2)).await;
-    let idle = bytes(&masters[0]) - empty;
-    println!("bytes for a held lock: {held}, for a waiter: {waiter}, for an idle lock: {idle}");
+    let idle_bytes = bytes(&masters[0]) - empty_bytes;
+    println!(
+        "bytes for a held lock: {held_bytes}, for a waiter: {waiter_bytes}, for an idle lock: {idle_bytes}"
+    );
     let read_result =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/quorum-size.md"));
     let page = read_result.expect("the page");
-    for (what, bytes) in [("held lock", held), ("waiter", waiter), ("idle lock", idle)] {
+    for (row_name, bytes) in [
+        ("held lock", held_bytes),
+        ("waiter", waiter_bytes),
+        ("idle lock", idle_bytes),
+    ] {
         let row = page
             .lines()
-            .find(|line| line.starts_with("| memory of") && line.contains(what));
+            .find(|line| line.starts_with("| memory of") && line.contains(row_name));
         let cell = row.and_then(|row| row.split('|').nth(2));
         let figure = cell.and_then(|cell| cell.trim().strip_suffix(" B"));
-        let figure: i64 = figure.and_then(|figure| figure.parse().ok()).expect(what);
+        let figure: i64 = figure
+            .and_then(|figure| figure.parse().ok())
+            .expect(row_name);
         assert!(
             (bytes - figure).abs() <= figure / 2,
-            "docs/quorum-size.md states {figure} bytes for a {what}, but the server uses {bytes} bytes"
+            "docs/quorum-size.md states {figure} bytes for a {row_name}, but the server uses {bytes} bytes"
         );
     }
 }

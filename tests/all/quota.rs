@@ -19,10 +19,10 @@ use quorate::{
 };
 use quorate_testbed::{Fault as Trouble, Proxy, Way};
 
-async fn quota(redlock: &Redlock, pieces: u64) -> Quota {
+async fn quota(redlock: &Redlock, units: u64) -> Quota {
     let quota = redlock.quota("prizes");
     quota
-        .create(pieces)
+        .create(units)
         .await
         .expect("the creation of the quota must succeed, because all masters can be reached");
     quota
@@ -101,10 +101,10 @@ async fn quota_creation_fails_if_any_master_is_down_or_already_stores_the_quota(
 async fn quota_survives_when_masters_lose_their_data_one_after_another() {
     let (nodes, redlock) = memory(3);
     let quota = quota(&redlock, 10).await;
-    for (taken, node) in nodes.iter().chain(&nodes).enumerate() {
+    for (taken_units, node) in nodes.iter().chain(&nodes).enumerate() {
         node.forget();
-        let left = 9 - taken as u64;
-        assert_eq!(quota.take(1).await, Ok(Take::Taken { left }));
+        let units_left = 9 - taken_units as u64;
+        assert_eq!(quota.take(1).await, Ok(Take::Taken { left: units_left }));
     }
     assert_eq!(quota.left().await, Ok(4));
 }
@@ -139,9 +139,9 @@ async fn quota_lost_by_a_majority_at_the_same_time_hands_out_no_units() {
             .await
             .expect_err("the take must fail, because the quota is lost");
         assert!(matches!(error, ValueError::Lost(_)), "{error}");
-        let said = error.reports().iter();
-        let none = said.filter(|said| said.outcome == NodeOutcome::NoValue);
-        assert_eq!(none.count(), 3, "{error}");
+        let reports = error.reports().iter();
+        let without_value = reports.filter(|reports| reports.outcome == NodeOutcome::NoValue);
+        assert_eq!(without_value.count(), 3, "{error}");
     }
     // To replace a lost quota, an operator must first remove it with `drop_quota`.
     quota
@@ -166,44 +166,44 @@ async fn quota_is_reported_as_lost_after_a_majority_restarted_from_disk() {
          writes",
     );
     assert!(matches!(error, ValueError::Lost(_)), "{error}");
-    let said = error.details();
+    let reports = error.details();
     assert!(
-        said.contains("m1: has a value from before its restart"),
-        "{said}"
+        reports.contains("m1: has a value from before its restart"),
+        "{reports}"
     );
 }
 
 /// A rule for a master in memory that applies `treatment` to write requests, and treats all other requests normally.
-fn writes(treatment: Treatment) -> impl FnMut(&Request) -> Treatment + Send + 'static {
+fn treat_writes(treatment: Treatment) -> impl FnMut(&Request) -> Treatment + Send + 'static {
     move |request| match request {
         Request::Write { .. } => treatment.clone(),
         _ => Treatment::Answered,
     }
 }
 
-fn lost_on_the_way() -> Fault {
+fn lost_reply() -> Fault {
     Fault::Disconnected("cut".into())
 }
 
 #[tokio::test]
 async fn quota_reports_an_unknown_result_if_too_few_masters_confirm_a_write() {
-    let cut = || Treatment::Fails(lost_on_the_way(), ms(0));
-    for (treatment, then_left) in [(Treatment::Unanswered, 8), (cut(), 9)] {
+    let lose_reply = || Treatment::Fails(lost_reply(), ms(0));
+    for (treatment, expected_left) in [(Treatment::Unanswered, 8), (lose_reply(), 9)] {
         let (nodes, redlock) = stubborn::three();
         let quota = quota(&redlock, 10).await;
         for node in &nodes[..2] {
-            node.set_rule(writes(treatment.clone()));
+            node.set_rule(treat_writes(treatment.clone()));
         }
         // The third master does not store the value. The client cannot know this, because the connection broke before
         // the answer.
-        nodes[2].set_rule(writes(cut()));
+        nodes[2].set_rule(treat_writes(lose_reply()));
         let error = quota.take(1).await.expect_err("unknown");
         assert!(matches!(error, ValueError::Unknown(_)), "{error}");
         for node in &nodes {
             node.set_rule(|_| Treatment::Answered);
         }
-        let left = then_left;
-        assert_eq!(quota.take(1).await, Ok(Take::Taken { left }));
+        let units_left = expected_left;
+        assert_eq!(quota.take(1).await, Ok(Take::Taken { left: units_left }));
     }
 }
 
@@ -212,9 +212,9 @@ async fn quota_write_needs_a_majority_of_masters_that_also_answered_the_read() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
     // Only the first master answers both reads and writes.
-    nodes[1].set_rule(writes(Treatment::Fails(lost_on_the_way(), ms(0))));
+    nodes[1].set_rule(treat_writes(Treatment::Fails(lost_reply(), ms(0))));
     nodes[2].set_rule(|request| match request {
-        Request::Read { .. } => Treatment::Fails(lost_on_the_way(), ms(0)),
+        Request::Read { .. } => Treatment::Fails(lost_reply(), ms(0)),
         _ => Treatment::Answered,
     });
     let error = quota.take(1).await.expect_err(
@@ -256,7 +256,7 @@ async fn quota_is_not_written_if_its_lock_ends_between_read_and_write() {
     for node in &nodes {
         node.set_rule(|request| match request {
             Request::Read { .. } => Treatment::Late(ms(600)),
-            Request::Extend { .. } => Treatment::Fails(lost_on_the_way(), ms(0)),
+            Request::Extend { .. } => Treatment::Fails(lost_reply(), ms(0)),
             _ => Treatment::Answered,
         });
     }
@@ -274,45 +274,46 @@ async fn quota_is_not_written_if_its_lock_ends_between_read_and_write() {
 #[tokio::test(start_paused = true)]
 async fn cancelled_request_for_a_quota_unit_wastes_at_most_one_unit() {
     const PIECES: u64 = 4;
-    let mut wasted = 0;
+    let mut wasted_units = 0;
     for distances in [[0, 0, 0], [1, 2, 4], [9, 1, 3]] {
-        let far = |(n, way): (usize, &u64)| SlowNode::new(&format!("far {n}"), ms(*way), ms(*way));
+        let slow_node =
+            |(n, way): (usize, &u64)| SlowNode::new(&format!("far {n}"), ms(*way), ms(*way));
         for polls in 1.. {
-            let nodes: Vec<_> = distances.iter().enumerate().map(far).collect();
+            let nodes: Vec<_> = distances.iter().enumerate().map(slow_node).collect();
             let dyn_nodes = nodes.into_iter().map(|node| node as Arc<dyn Node>);
             let redlock = Redlock::builder().nodes(dyn_nodes.collect());
             let redlock = redlock.build().expect("good settings");
             let quota = quota(&redlock, PIECES).await;
-            let done = poll_then_drop(quota.take(1), polls).await;
-            let mut taken = u64::from(done.is_some());
+            let outcome = poll_then_drop(quota.take(1), polls).await;
+            let mut taken_units = u64::from(outcome.is_some());
             loop {
                 match quota
                     .take(1)
                     .await
                     .expect("each later take must succeed, because all masters can be reached")
                 {
-                    Take::Taken { .. } => taken += 1,
-                    Take::SoldOut { left } => break assert_eq!(left, 0),
+                    Take::Taken { .. } => taken_units += 1,
+                    Take::SoldOut { left: units_left } => break assert_eq!(units_left, 0),
                 }
             }
             assert!(
-                taken <= PIECES,
-                "at most all units may be taken, but {taken} were (distances {distances:?}, dropped after {polls} \
+                taken_units <= PIECES,
+                "at most all units may be taken, but {taken_units} were (distances {distances:?}, dropped after {polls} \
                  polls)"
             );
             assert!(
-                taken + 1 >= PIECES,
-                "at most one unit may be wasted, but only {taken} were taken (distances {distances:?}, dropped \
+                taken_units + 1 >= PIECES,
+                "at most one unit may be wasted, but only {taken_units} were taken (distances {distances:?}, dropped \
                  after {polls} polls)"
             );
-            wasted += PIECES - taken;
-            if done.is_some() {
+            wasted_units += PIECES - taken_units;
+            if outcome.is_some() {
                 break;
             }
         }
     }
     assert!(
-        wasted > 0,
+        wasted_units > 0,
         "at least one call must have been dropped after its write"
     );
 }
@@ -333,7 +334,7 @@ async fn quota_survives_when_real_masters_are_restarted_empty_one_after_another(
         .build()
         .expect("good settings");
     let quota = quota(&redlock, PIECES).await;
-    let mut taken = 0;
+    let mut taken_units = 0;
     for (n, master) in masters.iter().chain(&masters).enumerate().take(5) {
         master.restart_empty().expect("restarted");
         let restarted = Instant::now();
@@ -344,8 +345,10 @@ async fn quota_survives_when_real_masters_are_restarted_empty_one_after_another(
                 "{n}: the restarted master must store the value again"
             );
             match quota.take(1).await {
-                Ok(Take::Taken { .. }) => (taken, successes) = (taken + 1, successes + 1),
-                Ok(sold_out) => panic!("{sold_out:?}"),
+                Ok(Take::Taken { .. }) => {
+                    (taken_units, successes) = (taken_units + 1, successes + 1)
+                }
+                Ok(take) => panic!("{take:?}"),
                 Err(error @ (ValueError::Lost(_) | ValueError::Missing(_))) => {
                     panic!("{n}: {error}")
                 }
@@ -358,24 +361,24 @@ async fn quota_survives_when_real_masters_are_restarted_empty_one_after_another(
             tokio::time::sleep(ms(20)).await;
         }
     }
-    let left = loop {
-        if let Ok(left) = quota.left().await {
-            break left;
+    let units_left = loop {
+        if let Ok(units_left) = quota.left().await {
+            break units_left;
         }
     };
     assert!(
-        taken + left <= PIECES,
-        "{taken} units were taken and {left} are left, which is more than were created"
+        taken_units + units_left <= PIECES,
+        "{taken_units} units were taken and {units_left} are left, which is more than were created"
     );
     // Finally, restart two of the three masters without data at the same time, so only one master has the value.
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
-    let asked = Instant::now();
+    let request_count = Instant::now();
     let error = loop {
         match quota.take(1).await {
             Ok(take) => panic!("{take:?}"),
             Err(error @ ValueError::Lost(_)) => break error,
-            Err(error) => assert!(asked.elapsed() < PATIENCE, "{error}"),
+            Err(error) => assert!(request_count.elapsed() < PATIENCE, "{error}"),
         }
     };
     assert!(error.details().contains("is lost"), "{error}");
@@ -386,18 +389,21 @@ async fn sixty_four_concurrent_tasks_take_exactly_the_units_of_a_quota() {
     const PIECES: u64 = 40;
     let masters = masters(3);
     let builder = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
-    let guarded = builder.wait(Wait::For(secs(60)));
+    let guarded_builder = builder.wait(Wait::For(secs(60)));
     let clients: Vec<Redlock> = (0..4)
-        .map(|_| guarded.clone().build().expect("good settings"))
+        .map(|_| guarded_builder.clone().build().expect("good settings"))
         .collect();
     quota(&clients[0], PIECES).await;
-    let taken = Arc::new(AtomicU64::new(0));
+    let taken_units = Arc::new(AtomicU64::new(0));
     let takers = (0..64).map(|n| {
-        let (quota, taken) = (clients[n % clients.len()].quota("prizes"), taken.clone());
+        let (quota, taken_units) = (
+            clients[n % clients.len()].quota("prizes"),
+            taken_units.clone(),
+        );
         tokio::spawn(async move {
             match quota.take(1).await {
-                Ok(Take::Taken { .. }) => drop(taken.fetch_add(1, Ordering::Relaxed)),
-                Ok(Take::SoldOut { left }) => assert_eq!(left, 0),
+                Ok(Take::Taken { .. }) => drop(taken_units.fetch_add(1, Ordering::Relaxed)),
+                Ok(Take::SoldOut { left: units_left }) => assert_eq!(units_left, 0),
                 Err(error) => panic!("{error}"),
             }
         })
@@ -405,15 +411,15 @@ async fn sixty_four_concurrent_tasks_take_exactly_the_units_of_a_quota() {
     for taker in futures::future::join_all(takers).await {
         taker.expect("no panic");
     }
-    assert_eq!(taken.load(Ordering::Relaxed), PIECES);
+    assert_eq!(taken_units.load(Ordering::Relaxed), PIECES);
     assert_eq!(clients[1].quota("prizes").left().await, Ok(0));
 }
 
 #[tokio::test]
 async fn quota_is_reported_as_lost_if_a_majority_of_masters_restarted_after_storing_it() {
     let masters = masters(3);
-    let guarded = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
-    let redlock = guarded.build().expect("good settings");
+    let guarded_builder = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
+    let redlock = guarded_builder.build().expect("good settings");
     let quota = quota(&redlock, 10).await;
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
     // Replace the value on two masters with an old value from an earlier run of the server.
@@ -422,8 +428,8 @@ async fn quota_is_reported_as_lost_if_a_majority_of_masters_restarted_after_stor
         let text = reply.text().expect("a value").into_owned();
         let parts: Vec<&str> = text.splitn(3, ' ').collect();
         assert_eq!(parts[2], "quota 9");
-        let old = format!("{} {} quota 10", parts[0], "0".repeat(40));
-        ask_server(master, &["SET", "quorate:value:prizes", &old]);
+        let old_text = format!("{} {} quota 10", parts[0], "0".repeat(40));
+        ask_server(master, &["SET", "quorate:value:prizes", &old_text]);
     }
     let error = quota
         .take(1)
@@ -433,11 +439,11 @@ async fn quota_is_reported_as_lost_if_a_majority_of_masters_restarted_after_stor
     // With the restart guard off, a client trusts values from disk, and uses the one with the largest fencing token.
     let builder = settings(masters.urls()).restart_guard(RestartGuard::Off);
     let unguarded = builder.build().expect("good settings").quota("prizes");
-    let left = unguarded
+    let units_left = unguarded
         .left()
         .await
         .expect("the read must succeed, because three masters store a value");
-    assert!(left >= 9, "{left}");
+    assert!(units_left >= 9, "{units_left}");
 }
 
 #[tokio::test]
@@ -458,8 +464,11 @@ async fn quota_can_be_used_after_a_client_whose_clock_is_a_day_ahead_wrote_it() 
         ask_server(master, &["DEL", "quorate:fence:prizes"]);
     }
     let _ = quota.take(1).await;
-    let taken = quota.take(1).await;
-    assert!(matches!(taken, Ok(Take::Taken { .. })), "{taken:?}");
+    let taken_units = quota.take(1).await;
+    assert!(
+        matches!(taken_units, Ok(Take::Taken { .. })),
+        "{taken_units:?}"
+    );
 }
 
 #[tokio::test]
@@ -508,10 +517,10 @@ async fn quota_does_not_overwrite_a_key_that_holds_another_kind_of_value() {
     ] {
         assert!(matches!(error, ValueError::OtherKind { .. }), "{error}");
     }
-    let done = nightly.at_most_once(async |_| ()).await;
+    let outcome = nightly.at_most_once(async |_| ()).await;
     assert!(
-        done.is_ok(),
-        "the record of the once job must still exist: {done:?}"
+        outcome.is_ok(),
+        "the record of the once job must still exist: {outcome:?}"
     );
     quota_is_no_record_to_refill(&redlock).await;
 }
@@ -555,20 +564,20 @@ async fn invalid_quota_request_is_refused_and_sends_nothing() {
 async fn taking_a_quota_unit_sends_one_read_and_one_write_to_each_master() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
-    let asked = Arc::new(AtomicU64::new(0));
+    let request_count = Arc::new(AtomicU64::new(0));
     for node in &nodes {
-        let asked = asked.clone();
+        let request_count = request_count.clone();
         node.set_rule(move |request| {
             if matches!(request, Request::Read { .. } | Request::Write { .. }) {
-                asked.fetch_add(1, Ordering::Relaxed);
+                request_count.fetch_add(1, Ordering::Relaxed);
             }
             Treatment::Answered
         });
     }
     assert_eq!(quota.take(1).await, Ok(Take::Taken { left: 9 }));
-    assert_eq!(asked.swap(0, Ordering::Relaxed), 2 * 3);
+    assert_eq!(request_count.swap(0, Ordering::Relaxed), 2 * 3);
     assert_eq!(quota.left().await, Ok(9));
-    assert_eq!(asked.swap(0, Ordering::Relaxed), 3);
+    assert_eq!(request_count.swap(0, Ordering::Relaxed), 3);
 }
 
 #[tokio::test]
@@ -576,8 +585,8 @@ async fn quota_operation_fails_if_its_lock_is_not_free_within_the_wait_limit() {
     let (_, redlock) = memory(3);
     let quota = quota(&redlock, 3).await;
     let guard = redlock.acquire("prizes").await.expect("free");
-    let busy = quota.clone().wait(Wait::For(ms(50))).take(1).await;
-    let error = busy.expect_err("held");
+    let outcome = quota.clone().wait(Wait::For(ms(50))).take(1).await;
+    let error = outcome.expect_err("held");
     assert!(
         matches!(error, ValueError::NotAcquired(AcquireError::HeldByOther(_))),
         "{error}"
@@ -587,22 +596,24 @@ async fn quota_operation_fails_if_its_lock_is_not_free_within_the_wait_limit() {
 }
 
 /// A master in memory that delays each write of the quota until it receives a request to release a lock.
-struct AnswersLate {
+struct LateAnswers {
     node: MemoryNode,
-    writes: Mutex<Vec<(Request, Reply)>>,
+    treat_writes: Mutex<Vec<(Request, Reply)>>,
 }
 
-impl Node for AnswersLate {
+impl Node for LateAnswers {
     fn name(&self) -> &NodeName {
         self.node.name()
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        let mut writes = self.writes.lock().expect("no panic");
+        let mut treat_writes = self.treat_writes.lock().expect("no panic");
         match &request {
-            Request::Write { value, .. } if value.run.is_some() => writes.push((request, reply)),
+            Request::Write { value, .. } if value.run.is_some() => {
+                treat_writes.push((request, reply))
+            }
             Request::Release { .. } => {
-                for (request, reply) in writes.drain(..) {
+                for (request, reply) in treat_writes.drain(..) {
                     self.node.send(request, reply);
                 }
                 self.node.send(request, reply);
@@ -618,31 +629,31 @@ impl Node for AnswersLate {
 
 /// Five masters that delay each write of the quota until they receive a request to release its lock. Returns the
 /// masters, and a quota of 10 units on them.
-async fn answering_late() -> (Vec<MemoryNode>, Quota) {
-    let (nodes, plain) = memory(5);
-    quota(&plain, 10).await;
-    let late = |node: &MemoryNode| {
-        Arc::new(AnswersLate {
+async fn quota_with_late_answers() -> (Vec<MemoryNode>, Quota) {
+    let (nodes, plain_client) = memory(5);
+    quota(&plain_client, 10).await;
+    let late_node = |node: &MemoryNode| {
+        Arc::new(LateAnswers {
             node: node.clone(),
-            writes: Mutex::default(),
+            treat_writes: Mutex::default(),
         }) as Arc<dyn Node>
     };
-    let redlock = Redlock::builder().nodes(nodes.iter().map(late).collect());
+    let redlock = Redlock::builder().nodes(nodes.iter().map(late_node).collect());
     let redlock = redlock.node_timeout(ms(200)).build();
     (nodes, redlock.expect("good settings").quota("prizes"))
 }
 
 #[tokio::test]
 async fn lock_of_a_quota_is_released_before_the_write_is_answered() {
-    let (_, quota) = answering_late().await;
-    for left in [9, 8, 7] {
-        assert_eq!(quota.take(1).await, Ok(Take::Taken { left }));
+    let (_, quota) = quota_with_late_answers().await;
+    for units_left in [9, 8, 7] {
+        assert_eq!(quota.take(1).await, Ok(Take::Taken { left: units_left }));
     }
 }
 
 #[tokio::test]
 async fn quota_lock_is_held_until_the_write_is_answered_if_one_read_failed() {
-    let (nodes, quota) = answering_late().await;
+    let (nodes, quota) = quota_with_late_answers().await;
     nodes[4].set_condition(Condition::Down);
     // After a failed read, the client releases the lock only when the write is answered. These masters answer a write
     // only after the release, so `take` times out.
@@ -671,10 +682,10 @@ async fn reading_a_quota_restores_it_on_a_slow_master() {
         .create(10)
         .await
         .expect("the creation of the quota must succeed, because all masters can be reached");
-    let has_it = || has_key(&masters[2], "quorate:value:prizes");
-    eventually("all masters must have the value", has_it).await;
-    let forgets = |master| ask_server(master, &["DEL", "quorate:value:prizes"]);
-    forgets(&masters[2]);
+    let has_value = || has_key(&masters[2], "quorate:value:prizes");
+    eventually("all masters must have the value", has_value).await;
+    let delete_value = |master| ask_server(master, &["DEL", "quorate:value:prizes"]);
+    delete_value(&masters[2]);
     assert_eq!(
         quota
             .left()
@@ -682,11 +693,11 @@ async fn reading_a_quota_restores_it_on_a_slow_master() {
             .expect("the read must succeed, because two masters still store the value"),
         10
     );
-    eventually("the master must have received the value again", has_it).await;
-    forgets(&masters[1]);
-    let left = quota.left().await;
+    eventually("the master must have received the value again", has_value).await;
+    delete_value(&masters[1]);
+    let units_left = quota.left().await;
     assert_eq!(
-        left,
+        units_left,
         Ok(10),
         "the quota must still exist: the read between the two losses must have restored it"
     );

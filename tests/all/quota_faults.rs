@@ -45,25 +45,25 @@ impl Dice {
         self.below(times) == 0
     }
 
-    fn up_to(&self, most: Duration) -> Duration {
-        Duration::from_micros(self.below(most.as_micros() as u64 + 1))
+    fn up_to(&self, longest: Duration) -> Duration {
+        Duration::from_micros(self.below(longest.as_micros() as u64 + 1))
     }
 }
 
 /// A runtime of the library for these tests: a clock and timers in tokio's time, and random numbers from a seed.
 #[derive(Clone)]
-struct World {
+struct SimulatedRuntime {
     started_at: tokio::time::Instant,
     dice: Dice,
 }
 
-impl World {
+impl SimulatedRuntime {
     fn elapsed(&self) -> Duration {
         self.started_at.elapsed()
     }
 }
 
-impl Runtime for World {
+impl Runtime for SimulatedRuntime {
     fn now(&self) -> Instant {
         Instant::from_nanos(1_000_000_000 + self.elapsed().as_nanos() as u64)
     }
@@ -73,9 +73,9 @@ impl Runtime for World {
     }
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
-        let left = at.saturating_since(self.now());
+        let remaining = at.saturating_since(self.now());
         // Limit every timer to an hour. Otherwise tokio's clock could jump to the end of a very long timer.
-        let at = tokio::time::Instant::now() + left.min(secs(3600));
+        let at = tokio::time::Instant::now() + remaining.min(secs(3600));
         Box::pin(tokio::time::sleep_until(at))
     }
 
@@ -104,8 +104,8 @@ impl Server {
         ServerRun::new(self.run.to_string())
     }
 
-    fn restart(&mut self, with: Master, now: Duration) {
-        self.master = with;
+    fn restart(&mut self, data: Master, now: Duration) {
+        self.master = data;
         self.run += 1;
         let run = self.run();
         self.master.set_run(run);
@@ -114,42 +114,53 @@ impl Server {
 }
 
 /// The time at which the network between one client and one server works again.
-type Away = Arc<Mutex<Duration>>;
+type BlockedUntil = Arc<Mutex<Duration>>;
 
 /// The connection of one client to one server. Requests are executed in order. A request is lost if the server has
 /// restarted since it was sent.
-struct Line {
+struct Connection {
     name: NodeName,
-    post: UnboundedSender<(Request, Reply)>,
+    request_sender: UnboundedSender<(Request, Reply)>,
 }
 
-impl Line {
-    fn to(name: &str, server: &Arc<Mutex<Server>>, world: &World, rough: u64) -> (Self, Away) {
-        let (post, mut queue) = unbounded_channel::<(Request, Reply)>();
-        let (server, world) = (server.clone(), world.clone());
-        let away = Away::default();
-        let until = away.clone();
+impl Connection {
+    fn new(
+        name: &str,
+        server: &Arc<Mutex<Server>>,
+        runtime: &SimulatedRuntime,
+        fault_interval: u64,
+    ) -> (Self, BlockedUntil) {
+        let (request_sender, mut queue) = unbounded_channel::<(Request, Reply)>();
+        let (server, runtime) = (server.clone(), runtime.clone());
+        let blocked_until = BlockedUntil::default();
+        let until = blocked_until.clone();
         tokio::spawn(async move {
             while let Some((request, reply)) = queue.recv().await {
-                if world.elapsed() < *until.lock().expect("no panic") {
+                if runtime.elapsed() < *until.lock().expect("no panic") {
                     reply.answer(Err(Fault::Down("the connection is cut".into())));
                 } else {
-                    deliver(&server, &world, request, reply, rough).await;
+                    deliver(&server, &runtime, request, reply, fault_interval).await;
                 }
             }
         });
         let name = NodeName::new(name);
-        (Self { name, post }, away)
+        (
+            Self {
+                name,
+                request_sender,
+            },
+            blocked_until,
+        )
     }
 }
 
-impl Node for Line {
+impl Node for Connection {
     fn name(&self) -> &NodeName {
         &self.name
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        let _ = self.post.send((request, reply));
+        let _ = self.request_sender.send((request, reply));
     }
 
     fn idle(&self) -> BoxFuture<()> {
@@ -158,72 +169,72 @@ impl Node for Line {
 }
 
 /// Delivers one request to the server, with random faults. The server may execute the request never, once or twice, and
-/// the client may get no answer. If `rough` is 10, each kind of fault affects about every tenth request.
+/// the client may get no answer. If `fault_interval` is 10, each kind of fault affects about every tenth request.
 async fn deliver(
     server: &Arc<Mutex<Server>>,
-    world: &World,
+    runtime: &SimulatedRuntime,
     request: Request,
     mut reply: Reply,
-    rough: u64,
+    fault_interval: u64,
 ) {
-    let dice = &world.dice;
-    let cut = || Err(Fault::Disconnected("cut".into()));
+    let dice = &runtime.dice;
+    let disconnected = || Err(Fault::Disconnected("cut".into()));
     // Refuse a request if the client has withdrawn it, its deadline has passed, or the server has restarted since.
     let run = {
         let server = server.lock().expect("no panic");
-        let now = world.elapsed();
-        let silent = server.silent_until.saturating_sub(now);
-        if request.is_withdrawn() || request.is_void(world.now(), &server.run()) {
+        let now = runtime.elapsed();
+        let remaining_silence = server.silent_until.saturating_sub(now);
+        if request.is_withdrawn() || request.is_void(runtime.now(), &server.run()) {
             return reply.answer(Err(Fault::Withdrawn));
         }
-        if request.is_vote() && !silent.is_zero() {
-            return reply.answer(Err(Fault::Quarantined(silent)));
+        if request.is_vote() && !remaining_silence.is_zero() {
+            return reply.answer(Err(Fault::Quarantined(remaining_silence)));
         }
         server.run
     };
-    let carry_out = {
-        let (server, world) = (server.clone(), world.clone());
+    let execute = {
+        let (server, runtime) = (server.clone(), runtime.clone());
         move |request: &Request| {
             let mut server = server.lock().expect("no panic");
-            let wall = world.wall_micros();
+            let wall_micros = runtime.wall_micros();
             // A restart of the server ends the connection, so the server does not execute later requests of this
             // connection.
-            (server.run == run).then(|| server.master.apply(wall, request))
+            (server.run == run).then(|| server.master.apply(wall_micros, request))
         }
     };
     tokio::time::sleep(dice.up_to(ms(2))).await;
-    if dice.once_in(rough) {
-        return reply.answer(cut());
+    if dice.once_in(fault_interval) {
+        return reply.answer(disconnected());
     }
-    let again = |most: Duration| {
-        let (carry_out, request, late) = (carry_out.clone(), request.clone(), dice.up_to(most));
+    let execute_later = |longest: Duration| {
+        let (execute, request, delay) = (execute.clone(), request.clone(), dice.up_to(longest));
         tokio::spawn(async move {
-            tokio::time::sleep(late).await;
-            carry_out(&request)
+            tokio::time::sleep(delay).await;
+            execute(&request)
         })
     };
-    if dice.once_in(rough) {
+    if dice.once_in(fault_interval) {
         // The client gets a timeout. The server may still execute the request during the next three seconds.
-        again(secs(3));
+        execute_later(secs(3));
         tokio::time::sleep(NODE_TIMEOUT).await;
         return reply.time_out(Fault::Timeout(NODE_TIMEOUT));
     }
-    let said = carry_out(&request);
-    if dice.once_in(rough) {
-        again(secs(6));
+    let answer = execute(&request);
+    if dice.once_in(fault_interval) {
+        execute_later(secs(6));
     }
-    if dice.once_in(rough) {
-        return reply.answer(cut());
+    if dice.once_in(fault_interval) {
+        return reply.answer(disconnected());
     }
     tokio::time::sleep(dice.up_to(ms(2))).await;
-    reply.answer(said.unwrap_or_else(cut));
+    reply.answer(answer.unwrap_or_else(disconnected));
 }
 
 /// The numbers of events in one test run.
 #[derive(Debug, Default)]
-struct Seen {
+struct Events {
     /// For each taken unit, the number of units that remained. A repeated number means that a unit was taken twice.
-    left: Vec<u64>,
+    remaining: Vec<u64>,
     unknown: u64,
     dropped: u64,
     restarts: u64,
@@ -234,14 +245,22 @@ struct Seen {
 const PIECES: u64 = 30;
 
 /// Injects one random fault into a connection or a server. Returns true if a server was restarted.
-fn change(world: &World, servers: &[Arc<Mutex<Server>>], ways: &[Away]) -> bool {
-    let (dice, now) = (&world.dice, world.elapsed());
-    let any = |count: usize| dice.below(count as u64) as usize;
+fn inject_fault(
+    runtime: &SimulatedRuntime,
+    servers: &[Arc<Mutex<Server>>],
+    blocked_until: &[BlockedUntil],
+) -> bool {
+    let (dice, now) = (&runtime.dice, runtime.elapsed());
+    let random_index = |count: usize| dice.below(count as u64) as usize;
     if dice.once_in(2) {
-        *ways[any(ways.len())].lock().expect("no panic") = now + dice.up_to(secs(10));
+        *blocked_until[random_index(blocked_until.len())]
+            .lock()
+            .expect("no panic") = now + dice.up_to(secs(10));
         return false;
     }
-    let mut server = servers[any(servers.len())].lock().expect("no panic");
+    let mut server = servers[random_index(servers.len())]
+        .lock()
+        .expect("no panic");
     match dice.below(4) {
         0 => server.restart(Master::default(), now),
         1 => {
@@ -256,14 +275,14 @@ fn change(world: &World, servers: &[Arc<Mutex<Server>>], ways: &[Away]) -> bool 
     true
 }
 
-async fn one_run(seed: u64) -> Seen {
+async fn simulate(seed: u64) -> Events {
     let dice = Dice::new(seed);
-    let world = World {
+    let runtime = SimulatedRuntime {
         started_at: tokio::time::Instant::now(),
         dice: dice.clone(),
     };
     let masters = if dice.once_in(3) { 5 } else { 3 };
-    let rough = 6 + dice.below(60);
+    let fault_interval = 6 + dice.below(60);
     let servers: Vec<_> = (0..masters)
         .map(|_| {
             let server = Server {
@@ -275,17 +294,18 @@ async fn one_run(seed: u64) -> Seen {
             Arc::new(Mutex::new(server))
         })
         .collect();
-    let mut ways: Vec<Away> = Vec::new();
-    let mut client = |rough: u64| {
-        let lines = servers.iter().enumerate().map(|(n, server)| {
-            let (line, away) = Line::to(&format!("m{n}"), server, &world, rough);
-            ways.push(away);
-            Arc::new(line) as Arc<dyn Node>
+    let mut all_blocked_until: Vec<BlockedUntil> = Vec::new();
+    let mut client = |fault_interval: u64| {
+        let connections = servers.iter().enumerate().map(|(n, server)| {
+            let (connection, blocked_until) =
+                Connection::new(&format!("m{n}"), server, &runtime, fault_interval);
+            all_blocked_until.push(blocked_until);
+            Arc::new(connection) as Arc<dyn Node>
         });
-        let lines: Vec<_> = lines.collect();
+        let connections: Vec<_> = connections.collect();
         Redlock::builder()
-            .nodes(lines)
-            .runtime(Arc::new(world.clone()))
+            .nodes(connections)
+            .runtime(Arc::new(runtime.clone()))
             .ttl(TTL)
             .max_ttl(MAX_TTL)
             .node_timeout(NODE_TIMEOUT)
@@ -299,68 +319,70 @@ async fn one_run(seed: u64) -> Seen {
         .create(PIECES)
         .await
         .expect("the quota must be created, because no fault is injected yet");
-    let seen = Arc::new(Mutex::new(Seen::default()));
+    let events = Arc::new(Mutex::new(Events::default()));
     let callers: Vec<_> = (0..3)
         .map(|_| {
             tokio::spawn(caller(
-                client(rough).quota("prizes"),
-                world.clone(),
-                seen.clone(),
+                client(fault_interval).quota("prizes"),
+                runtime.clone(),
+                events.clone(),
             ))
         })
         .collect();
     // The longest pause between two injected faults.
-    let pace = secs(1 + dice.below(8));
+    let interval = secs(1 + dice.below(8));
     let mut restarts = 0;
     while !callers.iter().all(tokio::task::JoinHandle::is_finished) {
-        tokio::time::sleep(dice.up_to(pace)).await;
-        restarts += u64::from(change(&world, &servers, &ways));
+        tokio::time::sleep(dice.up_to(interval)).await;
+        restarts += u64::from(inject_fault(&runtime, &servers, &all_blocked_until));
     }
     for caller in callers {
         caller.await.expect("no panic");
     }
-    let mut seen = std::mem::take(&mut *seen.lock().expect("no panic"));
-    seen.restarts += restarts;
-    seen.is_right(seed);
-    seen
+    let mut events = std::mem::take(&mut *events.lock().expect("no panic"));
+    events.restarts += restarts;
+    events.assert_is_correct(seed);
+    events
 }
 
-impl Seen {
+impl Events {
     /// Checks that no unit was taken twice, and that no more units were taken than were created.
-    fn is_right(&self, seed: u64) {
-        let mut each = self.left.clone();
+    fn assert_is_correct(&self, seed: u64) {
+        let mut each = self.remaining.clone();
         each.sort_unstable();
         each.dedup();
-        let taken = self.left.len();
+        let taken = self.remaining.len();
         assert_eq!(
             each.len(),
             taken,
             "seed {seed}: a quota unit was taken twice: {self:?}"
         );
-        let all_were_there = each.iter().all(|left| *left < PIECES);
+        let all_were_there = each.iter().all(|remaining| *remaining < PIECES);
         assert!(all_were_there, "seed {seed}: {self:?}");
     }
 }
 
 /// Takes units until no unit is left, the result of a call is unknown, or a minute has passed. Cancels some of the
 /// calls before they end.
-async fn caller(quota: quorate::Quota, world: World, seen: Arc<Mutex<Seen>>) {
-    let count = |what: fn(&mut Seen)| what(&mut seen.lock().expect("no panic"));
-    while world.elapsed() < secs(60) {
-        let dice = &world.dice;
+async fn caller(quota: quorate::Quota, runtime: SimulatedRuntime, events: Arc<Mutex<Events>>) {
+    let count = |what: fn(&mut Events)| what(&mut events.lock().expect("no panic"));
+    while runtime.elapsed() < secs(60) {
+        let dice = &runtime.dice;
         tokio::time::sleep(dice.up_to(ms(400))).await;
-        let patience = if dice.once_in(4) {
+        let call_limit = if dice.once_in(4) {
             dice.up_to(ms(30))
         } else {
             secs(30)
         };
-        match tokio::time::timeout(patience, quota.take(1)).await {
-            Err(_) => count(|seen| seen.dropped += 1),
-            Ok(Ok(Take::Taken { left })) => seen.lock().expect("no panic").left.push(left),
-            Ok(Ok(Take::SoldOut { .. })) => return count(|seen| seen.sold_out += 1),
-            Ok(Err(ValueError::Unknown(_))) => count(|seen| seen.unknown += 1),
+        match tokio::time::timeout(call_limit, quota.take(1)).await {
+            Err(_) => count(|events| events.dropped += 1),
+            Ok(Ok(Take::Taken { left: remaining })) => {
+                events.lock().expect("no panic").remaining.push(remaining)
+            }
+            Ok(Ok(Take::SoldOut { .. })) => return count(|events| events.sold_out += 1),
+            Ok(Err(ValueError::Unknown(_))) => count(|events| events.unknown += 1),
             Ok(Err(ValueError::Lost(_) | ValueError::Missing(_))) => {
-                return count(|seen| seen.lost += 1);
+                return count(|events| events.lost += 1);
             }
             Ok(Err(_)) => {}
         }
@@ -371,7 +393,7 @@ async fn caller(quota: quorate::Quota, world: World, seen: Arc<Mutex<Seen>>) {
 fn quota_hands_out_no_more_units_than_it_has_under_random_faults() {
     const RUNS: u64 = 30;
     let first = quorate_contract::seed();
-    let mut all = Seen::default();
+    let mut total = Events::default();
     let mut taken = 0;
     for seed in first..first + RUNS {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -379,18 +401,18 @@ fn quota_hands_out_no_more_units_than_it_has_under_random_faults() {
             .start_paused(true)
             .build()
             .expect("a runtime");
-        let seen = runtime.block_on(one_run(seed));
-        taken += seen.left.len() as u64;
-        all.unknown += seen.unknown;
-        all.dropped += seen.dropped;
-        all.restarts += seen.restarts;
-        all.lost += seen.lost;
-        all.sold_out += seen.sold_out;
+        let events = runtime.block_on(simulate(seed));
+        taken += events.remaining.len() as u64;
+        total.unknown += events.unknown;
+        total.dropped += events.dropped;
+        total.restarts += events.restarts;
+        total.lost += events.lost;
+        total.sold_out += events.sold_out;
     }
-    println!("{RUNS} runs from seed {first}: {taken} units taken, {all:?}");
-    let enough = taken > RUNS && all.unknown > RUNS / 4 && all.dropped > RUNS / 4;
+    println!("{RUNS} runs from seed {first}: {taken} units taken, {total:?}");
+    let has_enough_events = taken > RUNS && total.unknown > RUNS / 4 && total.dropped > RUNS / 4;
     assert!(
-        enough && all.restarts > RUNS && all.lost > 0 && all.sold_out > 0,
-        "{all:?}"
+        has_enough_events && total.restarts > RUNS && total.lost > 0 && total.sold_out > 0,
+        "{total:?}"
     );
 }

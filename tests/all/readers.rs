@@ -11,7 +11,7 @@ use quorate::{
 };
 use quorate_testbed::{Masters, Server};
 
-fn waits(masters: &Masters) -> Redlock {
+fn waiting_client(masters: &Masters) -> Redlock {
     settings(masters.urls())
         .wait(Wait::For(secs(60)))
         .build()
@@ -21,33 +21,38 @@ fn waits(masters: &Masters) -> Redlock {
 #[tokio::test]
 async fn readers_share_the_lock_and_exclude_writers() {
     let masters = masters(3);
-    let (here, there) = (redlock(&masters), redlock(&masters));
-    let one = here.lock("doc").shared().acquire().await.expect("free");
-    let two = there
+    let (first_client, second_client) = (redlock(&masters), redlock(&masters));
+    let first_reader = first_client
+        .lock("doc")
+        .shared()
+        .acquire()
+        .await
+        .expect("free");
+    let second_reader = second_client
         .lock("doc")
         .shared()
         .acquire()
         .await
         .expect("the reader must share the lock with the other readers");
-    let three = here
+    let third_reader = first_client
         .lock("doc")
         .shared()
         .acquire()
         .await
         .expect("the reader must share the lock with the other readers");
-    assert!(one.is_valid() && two.is_valid() && three.is_valid());
-    let writer = there.try_acquire("doc").await.expect("an answer");
+    assert!(first_reader.is_valid() && second_reader.is_valid() && third_reader.is_valid());
+    let writer = second_client.try_acquire("doc").await.expect("an answer");
     assert!(matches!(writer, TryAcquire::Held(_)));
-    one.release().await;
-    let writer = there.try_acquire("doc").await.expect("an answer");
+    first_reader.release().await;
+    let writer = second_client.try_acquire("doc").await.expect("an answer");
     assert!(
         matches!(writer, TryAcquire::Held(_)),
         "the writer must wait while two readers hold the lock"
     );
-    two.release().await;
-    three.release().await;
-    let writer = take(&there, "doc").await;
-    let reader = here.lock("doc").shared().try_acquire().await;
+    second_reader.release().await;
+    third_reader.release().await;
+    let writer = take(&second_client, "doc").await;
+    let reader = first_client.lock("doc").shared().try_acquire().await;
     assert!(matches!(reader, Ok(TryAcquire::Held(_))), "{reader:?}");
     writer.release().await;
     eventually("no master may have a key left", || {
@@ -60,58 +65,61 @@ async fn readers_share_the_lock_and_exclude_writers() {
 async fn token_of_a_reader_lies_between_the_tokens_of_earlier_and_later_writers() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let number = |guard: &quorate::LockGuard| {
+    let token_of = |guard: &quorate::LockGuard| {
         guard
             .fencing_token()
             .expect("the lock must have a fencing token")
     };
     let writer = take(&redlock, "doc").await;
-    let before = number(&writer);
+    let first_token = token_of(&writer);
     writer.release().await;
-    let one = redlock.lock("doc").shared().acquire().await.expect("free");
-    let two = redlock.lock("doc").shared().acquire().await.expect("free");
-    let read = [number(&one), number(&two)];
-    one.release().await;
-    two.release().await;
+    let first_reader = redlock.lock("doc").shared().acquire().await.expect("free");
+    let second_reader = redlock.lock("doc").shared().acquire().await.expect("free");
+    let reader_tokens = [token_of(&first_reader), token_of(&second_reader)];
+    first_reader.release().await;
+    second_reader.release().await;
     let writer = take(&redlock, "doc").await;
-    let after = number(&writer);
-    for read in read {
-        assert!(before < read && read < after, "{before} {read} {after}");
+    let last_token = token_of(&writer);
+    for reader_tokens in reader_tokens {
+        assert!(
+            first_token < reader_tokens && reader_tokens < last_token,
+            "{first_token} {reader_tokens} {last_token}"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_and_writers_exclude_each_other_under_contention() {
     let masters = masters(3);
-    let handles = [waits(&masters), waits(&masters)];
+    let clients = [waiting_client(&masters), waiting_client(&masters)];
     // The sum of the values of all current holders: 1 for a reader, and 1,000 for a writer.
-    let inside = Arc::new(AtomicI64::new(0));
+    let clients_inside = Arc::new(AtomicI64::new(0));
     let mut tasks = Vec::new();
     for task in 0..10 {
-        let redlock = handles[task % 2].clone();
-        let inside = inside.clone();
+        let redlock = clients[task % 2].clone();
+        let clients_inside = clients_inside.clone();
         tasks.push(tokio::spawn(async move {
             for _ in 0..6 {
                 if task < 7 {
                     let outcome = redlock.lock("doc").shared().acquire().await;
                     let guard = outcome.unwrap_or_else(|error| panic!("reader: {error}"));
                     assert!(
-                        inside.fetch_add(1, Ordering::SeqCst) < 1_000,
+                        clients_inside.fetch_add(1, Ordering::SeqCst) < 1_000,
                         "a reader and a writer must not hold the lock at the same time"
                     );
                     tokio::time::sleep(ms(3)).await;
-                    inside.fetch_sub(1, Ordering::SeqCst);
+                    clients_inside.fetch_sub(1, Ordering::SeqCst);
                     guard.release().await;
                 } else {
                     let result = redlock.acquire("doc").await;
                     let guard = result.unwrap_or_else(|error| panic!("writer: {error}"));
                     assert_eq!(
-                        inside.fetch_add(1_000, Ordering::SeqCst),
+                        clients_inside.fetch_add(1_000, Ordering::SeqCst),
                         0,
                         "a writer must be the only holder of the lock"
                     );
                     tokio::time::sleep(ms(3)).await;
-                    inside.fetch_sub(1_000, Ordering::SeqCst);
+                    clients_inside.fetch_sub(1_000, Ordering::SeqCst);
                     guard.release().await;
                 }
             }
@@ -125,20 +133,24 @@ async fn readers_and_writers_exclude_each_other_under_contention() {
 #[tokio::test]
 async fn readers_queued_behind_a_writer_get_the_lock_together() {
     let masters = masters(3);
-    let redlock = [waits(&masters), waits(&masters), waits(&masters)];
+    let redlock = [
+        waiting_client(&masters),
+        waiting_client(&masters),
+        waiting_client(&masters),
+    ];
     let first = redlock[0]
         .lock("doc")
         .shared()
         .acquire()
         .await
         .expect("free");
-    let line = || {
+    let queue_length = || {
         let master = masters.iter().next().expect("three");
         ask_server(master, &["ZCARD", "quorate:queue:doc"])
             .int()
             .unwrap_or(0)
     };
-    let writing = {
+    let writer_task = {
         let redlock = redlock[1].clone();
         tokio::spawn(async move {
             redlock
@@ -147,38 +159,51 @@ async fn readers_queued_behind_a_writer_get_the_lock_together() {
                 .expect("the waiter must get the lock")
         })
     };
-    eventually("the writer must be in the queue", || line() == 1).await;
-    let reading: Vec<_> = (0..4)
-        .map(|at| {
-            let redlock = redlock[at % 3].clone();
+    eventually("the writer must be in the queue", || queue_length() == 1).await;
+    let reader_tasks: Vec<_> = (0..4)
+        .map(|index| {
+            let redlock = redlock[index % 3].clone();
             tokio::spawn(async move { redlock.lock("doc").shared().acquire().await.expect("turn") })
         })
         .collect();
     // One reader uses the writer's client and waits there. So the queue contains the writer and three readers.
     eventually("all readers must be in the queue behind the writer", || {
-        line() == 4
+        queue_length() == 4
     })
     .await;
-    assert!(!writing.is_finished() && reading.iter().all(|one| !one.is_finished()));
+    assert!(
+        !writer_task.is_finished()
+            && reader_tasks
+                .iter()
+                .all(|first_reader| !first_reader.is_finished())
+    );
     first.release().await;
-    let writer = tokio::time::timeout(secs(5), writing)
+    let writer = tokio::time::timeout(secs(5), writer_task)
         .await
         .expect("soon")
         .expect("no panic");
     tokio::time::sleep(ms(100)).await;
     assert!(
-        reading.iter().all(|one| !one.is_finished()),
+        reader_tasks
+            .iter()
+            .all(|first_reader| !first_reader.is_finished()),
         "a reader and a writer must not hold the lock at the same time"
     );
-    let released = std::time::Instant::now();
+    let released_at = std::time::Instant::now();
     writer.release().await;
     let mut guards = Vec::new();
-    for one in reading {
-        let guard = tokio::time::timeout(secs(5), one).await.expect("soon");
+    for first_reader in reader_tasks {
+        let guard = tokio::time::timeout(secs(5), first_reader)
+            .await
+            .expect("soon");
         guards.push(guard.expect("no panic"));
     }
     // The release of the writer must wake all four readers immediately. Their retry timers alone would take seconds.
-    assert!(released.elapsed() < secs(1), "{:?}", released.elapsed());
+    assert!(
+        released_at.elapsed() < secs(1),
+        "{:?}",
+        released_at.elapsed()
+    );
     assert!(guards.iter().all(quorate::LockGuard::is_valid));
 }
 
@@ -186,14 +211,14 @@ async fn readers_queued_behind_a_writer_get_the_lock_together() {
 async fn renewed_readers_exclude_a_client_that_locks_with_set_nx() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let short = redlock
+    let short_reader = redlock
         .lock("doc")
         .shared()
         .ttl(secs(2))
         .acquire()
         .await
         .expect("free");
-    let long = redlock
+    let long_reader = redlock
         .lock("doc")
         .shared()
         .ttl(secs(3))
@@ -202,31 +227,31 @@ async fn renewed_readers_exclude_a_client_that_locks_with_set_nx() {
         .expect("free");
     tokio::time::sleep(secs(4)).await;
     assert!(
-        short.is_valid() && long.is_valid(),
+        short_reader.is_valid() && long_reader.is_valid(),
         "both locks must have been renewed"
     );
-    let plain = ask_server(
+    let attempt = ask_server(
         masters.iter().next().expect("three"),
         &["SET", "doc", "x", "NX"],
     );
     assert_eq!(
-        plain.text(),
+        attempt.text(),
         None,
         "a client that sets the lock key with plain SET must be refused"
     );
-    short.release().await;
+    short_reader.release().await;
     tokio::time::sleep(secs(2)).await;
-    assert!(long.is_valid());
-    let plain = ask_server(
+    assert!(long_reader.is_valid());
+    let attempt = ask_server(
         masters.iter().next().expect("three"),
         &["SET", "doc", "x", "NX"],
     );
     assert_eq!(
-        plain.text(),
+        attempt.text(),
         None,
         "a client that sets the lock key with plain SET must be refused"
     );
-    long.release().await;
+    long_reader.release().await;
     eventually("no master may have a key left", || {
         count_masters_with(&masters, "doc") == 0
     })
@@ -236,40 +261,40 @@ async fn renewed_readers_exclude_a_client_that_locks_with_set_nx() {
 #[tokio::test]
 async fn downgrade_of_a_writer_to_a_reader_does_not_admit_a_queued_writer() {
     let masters = masters(3);
-    let (here, there) = (waits(&masters), waits(&masters));
-    let writer = take(&here, "doc").await;
-    let old = writer.fencing_token();
+    let (first_client, second_client) = (waiting_client(&masters), waiting_client(&masters));
+    let writer = take(&first_client, "doc").await;
+    let old_token = writer.fencing_token();
     // Queue another writer behind the holder.
-    let next = {
-        let there = there.clone();
+    let waiter_task = {
+        let second_client = second_client.clone();
         tokio::spawn(async move {
-            there
+            second_client
                 .acquire("doc")
                 .await
                 .expect("the waiter must get the lock")
         })
     };
-    let line = || {
+    let queue_length = || {
         let master = masters.iter().next().expect("three");
         ask_server(master, &["ZCARD", "quorate:queue:doc"])
             .int()
             .unwrap_or(0)
     };
-    eventually("the waiter must be queued", || line() >= 1).await;
+    eventually("the waiter must be queued", || queue_length() >= 1).await;
     let reader = writer.downgrade().await.expect("still ours");
-    assert!(reader.is_valid() && reader.fencing_token() > old);
+    assert!(reader.is_valid() && reader.fencing_token() > old_token);
     tokio::time::sleep(ms(200)).await;
     assert!(
-        !next.is_finished(),
+        !waiter_task.is_finished(),
         "the next writer must not get the lock while a reader holds it"
     );
     reader.release().await;
-    let next = tokio::time::timeout(secs(5), next)
+    let waiter_task = tokio::time::timeout(secs(5), waiter_task)
         .await
         .expect("soon")
         .expect("no panic");
-    assert!(next.is_valid());
-    next.release().await;
+    assert!(waiter_task.is_valid());
+    waiter_task.release().await;
     eventually("no master may have a key left", || {
         count_masters_with(&masters, "doc") == 0
     })
@@ -318,18 +343,19 @@ async fn shared_mode_is_refused_for_kinds_of_locks_without_readers() {
             "{refused:?}"
         );
     }
-    let alone = redlock.lock_all(["a"]).shared().acquire().await;
-    let _alone = alone.expect("free");
-    let beside = redlock.lock("a").shared().acquire().await;
-    let _beside = beside.expect("the reader must share the lock with the other readers");
+    let first_reader = redlock.lock_all(["a"]).shared().acquire().await;
+    let _alone = first_reader.expect("free");
+    let second_reader = redlock.lock("a").shared().acquire().await;
+    let _beside = second_reader.expect("the reader must share the lock with the other readers");
 }
 
 /// The number of connections that a master has ever accepted, including the connection of this `INFO` request.
-fn connections_ever(master: &Server) -> u64 {
+fn count_connections_ever(master: &Server) -> u64 {
     let reply = ask_server(master, &["INFO", "stats"]);
     let stats = reply.text().expect("text").into_owned();
     let mut lines = stats.lines();
-    let count = lines.find_map(|line| line.strip_prefix("total_connections_received:"));
+    let count =
+        lines.find_map(|queue_length| queue_length.strip_prefix("total_connections_received:"));
     count.expect("a count").parse().expect("a number")
 }
 
@@ -338,22 +364,22 @@ async fn renewal_restores_a_missing_fencing_counter_without_reconnecting() {
     let masters = masters(3);
     let settings = settings(masters.urls()).ttl(secs(6)).build();
     let redlock = settings.expect("good settings");
-    let reading = redlock.lock("doc").shared().acquire().await.expect("free");
-    let plain = redlock.acquire("other").await.expect("free");
+    let reader_tasks = redlock.lock("doc").shared().acquire().await.expect("free");
+    let attempt = redlock.acquire("other").await.expect("free");
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:doc"]);
     }
-    let before: Vec<_> = masters.iter().map(connections_ever).collect();
-    let joined = redlock.lock("doc").shared().wait(Wait::For(secs(60)));
-    let joined = joined
+    let first_token: Vec<_> = masters.iter().map(count_connections_ever).collect();
+    let second_reader = redlock.lock("doc").shared().wait(Wait::For(secs(60)));
+    let second_reader = second_reader
         .acquire()
         .await
         .expect("the next renewal must restore the fencing counter");
-    for (master, before) in masters.iter().zip(before) {
-        assert_eq!(connections_ever(master), before + 1);
+    for (master, first_token) in masters.iter().zip(first_token) {
+        assert_eq!(count_connections_ever(master), first_token + 1);
     }
-    assert!(joined.fencing_token().is_some());
-    assert!(reading.is_valid() && plain.is_valid());
+    assert!(second_reader.fencing_token().is_some());
+    assert!(reader_tasks.is_valid() && attempt.is_valid());
 }
 
 /// Tests a downgrade after a forced release. The downgrade must fail, because another writer may have held the lock
@@ -361,26 +387,26 @@ async fn renewal_restores_a_missing_fencing_counter_without_reconnecting() {
 #[tokio::test]
 async fn force_released_writer_cannot_be_downgraded() {
     let masters = masters(3);
-    let (ours, other) = (redlock(&masters), redlock(&masters));
-    for readers_came in [false, true] {
-        let guard = take(&ours, "doc").await;
-        other
+    let (first_client, second_client) = (redlock(&masters), redlock(&masters));
+    for has_new_reader in [false, true] {
+        let guard = take(&first_client, "doc").await;
+        second_client
             .break_lock("doc")
             .await
             .expect("the name must be valid");
-        take(&other, "doc").await.release().await;
+        take(&second_client, "doc").await.release().await;
         let mut reader = None;
-        if readers_came {
-            let came = other.lock("doc").shared().acquire().await;
-            reader = Some(came.expect("free"));
+        if has_new_reader {
+            let other_reader = second_client.lock("doc").shared().acquire().await;
+            reader = Some(other_reader.expect("free"));
         }
         match guard.downgrade().await {
             Err(DowngradeError::Lost(LossCause::TakenAway)) => {}
             odd => panic!("{odd:?}"),
         }
         drop(reader);
-        other.flush().await;
-        ours.flush().await;
+        second_client.flush().await;
+        first_client.flush().await;
     }
 }
 
@@ -389,11 +415,11 @@ async fn downgrade_deletes_the_key_under_which_the_writer_stored_its_note() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = take(&redlock, "doc").await;
-    let noted = || count_masters_with(&masters, "quorate:note:doc");
-    eventually("the note must be written", || noted() == 3).await;
+    let count_notes = || count_masters_with(&masters, "quorate:note:doc");
+    eventually("the note must be written", || count_notes() == 3).await;
     let reader = guard.downgrade().await.expect("held");
     redlock.flush().await;
-    assert_eq!(noted(), 0);
+    assert_eq!(count_notes(), 0);
     drop(reader);
 }
 

@@ -15,7 +15,7 @@ use quorate_contract::requests::{self, ReplyCollector, claim, send, status};
 use quorate_testbed::{Fault as Harm, Masters, Proxy, Server, ServerOptions, Way};
 
 /// Settings with long timeouts, for tests in which the speed of the masters does not matter.
-fn patient(masters: &Masters) -> RedlockBuilder {
+fn patient_builder(masters: &Masters) -> RedlockBuilder {
     settings(masters.urls())
         .node_timeout(secs(2))
         .connect_timeout(secs(5))
@@ -44,7 +44,7 @@ async fn fault_at(redlock: &Redlock, n: usize) -> Fault {
 }
 
 /// Repeats acquires until the master with the index `n` grants one.
-async fn healed(redlock: &Redlock, n: usize) {
+async fn wait_until_granted(redlock: &Redlock, n: usize) {
     let started_at = Instant::now();
     while outcome_at(redlock, n).await != NodeOutcome::Yes {
         assert!(
@@ -56,7 +56,7 @@ async fn healed(redlock: &Redlock, n: usize) {
 }
 
 /// Waits until no master has the key `key` any more.
-async fn nothing_left(masters: &Masters, key: &str) {
+async fn wait_until_deleted(masters: &Masters, key: &str) {
     eventually("no master may have a key left", || {
         count_masters_with(masters, key) == 0
     })
@@ -103,7 +103,7 @@ async fn restarted_master_grants_locks_again_soon_after_it_accepts_connections()
         masters[0].kill().expect("killed");
         tokio::time::sleep(ms(700)).await; // the pauses between connection attempts are at their maximum
         masters[0].restart().expect("restarted");
-        let up = Instant::now();
+        let up_since = Instant::now();
         loop {
             match redlock.try_acquire("job").await {
                 Ok(TryAcquire::Acquired(guard)) => {
@@ -117,18 +117,18 @@ async fn restarted_master_grants_locks_again_soon_after_it_accepts_connections()
         }
         println!(
             "the master granted a lock {:?} after its start",
-            up.elapsed()
+            up_since.elapsed()
         );
         // The master should grant locks again 250 ms after it accepts connections. The limit is longer, because the
         // machine may be busy.
-        assert!(up.elapsed() < secs(3), "{:?}", up.elapsed());
+        assert!(up_since.elapsed() < secs(3), "{:?}", up_since.elapsed());
     }
 }
 
 #[tokio::test]
 async fn scripts_that_a_master_has_lost_are_loaded_again() {
     let masters = masters(3);
-    let redlock = patient(&masters).build().expect("good settings");
+    let redlock = patient_builder(&masters).build().expect("good settings");
     let flush = || {
         for master in &masters {
             assert!(ask_server(master, &["SCRIPT", "FLUSH"]).is_ok());
@@ -146,7 +146,7 @@ async fn scripts_that_a_master_has_lost_are_loaded_again() {
         flush();
         let released = guard.release().await;
         assert_eq!(released.unreachable, 0, "{released:?}");
-        nothing_left(&masters, "job").await;
+        wait_until_deleted(&masters, "job").await;
         flush();
     }
 }
@@ -154,8 +154,8 @@ async fn scripts_that_a_master_has_lost_are_loaded_again() {
 #[tokio::test]
 async fn combined_requests_succeed_after_the_scripts_were_flushed() {
     let masters = masters(3);
-    let redlock = patient(&masters).build().expect("good settings");
-    let flusher = async {
+    let redlock = patient_builder(&masters).build().expect("good settings");
+    let flush_repeatedly = async {
         for _ in 0..20 {
             for master in &masters {
                 ask_server(master, &["SCRIPT", "FLUSH"]);
@@ -163,7 +163,7 @@ async fn combined_requests_succeed_after_the_scripts_were_flushed() {
             tokio::time::sleep(ms(2)).await;
         }
     };
-    let lockers = (0..200).map(|n| {
+    let acquires = (0..200).map(|n| {
         let redlock = &redlock;
         async move {
             for _ in 0..5 {
@@ -171,7 +171,7 @@ async fn combined_requests_succeed_after_the_scripts_were_flushed() {
             }
         }
     });
-    futures::future::join(flusher, futures::future::join_all(lockers)).await;
+    futures::future::join(flush_repeatedly, futures::future::join_all(acquires)).await;
     redlock.flush().await;
     for master in &masters {
         let keys = ask_server(master, &["KEYS", "job*"]);
@@ -181,24 +181,25 @@ async fn combined_requests_succeed_after_the_scripts_were_flushed() {
 
 #[tokio::test]
 async fn client_recovers_when_its_password_is_corrected_on_the_server() {
-    let locked = Server::start(ServerOptions::new().password("new-secret")).expect("a server");
-    let open = masters(2);
-    let mut urls = open.urls();
-    urls.push(format!("redis://:old-secret@{}", locked.addr()));
+    let protected_server =
+        Server::start(ServerOptions::new().password("new-secret")).expect("a server");
+    let open_masters = masters(2);
+    let mut urls = open_masters.urls();
+    urls.push(format!("redis://:old-secret@{}", protected_server.addr()));
     let redlock = settings(urls).node_timeout(secs(2)).build().expect("good");
     let fault = fault_at(&redlock, 2).await;
     assert!(matches!(fault, Fault::Denied(_)), "{fault:?}");
-    let mut control = locked
+    let mut control = protected_server
         .connect(PATIENCE)
         .expect("the login must succeed, because the password is right");
     control
         .command(&["CONFIG", "SET", "requirepass", "old-secret"])
         .expect("the server must answer the command");
-    healed(&redlock, 2).await;
+    wait_until_granted(&redlock, 2).await;
 }
 
 /// Sends a slow command to the server, on a separate thread and connection.
-fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinHandle<()> {
+fn send_on_thread(server: &Server, command: &'static [&'static str]) -> thread::JoinHandle<()> {
     let mut control = server
         .connect(secs(60))
         .expect("the server must accept the connection");
@@ -208,19 +209,19 @@ fn meanwhile(server: &Server, command: &'static [&'static str]) -> thread::JoinH
     })
 }
 
-/// Waits until the client reports the fault `wanted` for the first master. Before that, this master is allowed to grant
+/// Waits until the client reports the fault `expected` for the first master. Before that, this master is allowed to grant
 /// the lock or to time out.
-async fn shows(redlock: &Redlock, wanted: &Fault) {
+async fn wait_for_fault(redlock: &Redlock, expected: &Fault) {
     let started_at = Instant::now();
     loop {
         match outcome_at(redlock, 0).await {
-            NodeOutcome::Fault(fault) if fault == *wanted => return,
+            NodeOutcome::Fault(fault) if fault == *expected => return,
             NodeOutcome::Yes | NodeOutcome::Fault(Fault::Timeout(_) | Fault::Stalled) => {}
             other => panic!("{other:?}"),
         }
         assert!(
             started_at.elapsed() < PATIENCE,
-            "timed out waiting for the fault {wanted:?}"
+            "timed out waiting for the fault {expected:?}"
         );
         tokio::time::sleep(ms(5)).await;
     }
@@ -234,7 +235,7 @@ async fn only_the_master_that_is_loading_its_data_is_reported_as_faulty() {
             .arg("yes")
     })
     .expect("three masters");
-    let redlock = patient(&masters).build().expect("good settings");
+    let redlock = patient_builder(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
     for (name, value) in [
         ("loading-process-events-interval-bytes", "1024"),
@@ -244,46 +245,46 @@ async fn only_the_master_that_is_loading_its_data_is_reported_as_faulty() {
         assert!(set.is_ok(), "{name}: {set:?}");
     }
     ask_server(&masters[0], &["DEBUG", "POPULATE", "8000", "filler", "100"]);
-    let loading = meanwhile(&masters[0], &["DEBUG", "RELOAD"]);
-    shows(&redlock, &Fault::Loading).await;
-    loading.join().expect("no panic");
-    healed(&redlock, 0).await;
+    let reload_thread = send_on_thread(&masters[0], &["DEBUG", "RELOAD"]);
+    wait_for_fault(&redlock, &Fault::Loading).await;
+    reload_thread.join().expect("no panic");
+    wait_until_granted(&redlock, 0).await;
 }
 
 #[tokio::test]
 async fn only_the_replica_among_the_masters_is_reported_as_faulty() {
     let masters = masters(3);
-    let redlock = patient(&masters).build().expect("good settings");
+    let redlock = patient_builder(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
     ask_server(&masters[0], &["REPLICAOF", "127.0.0.1", "1"]);
     assert_eq!(fault_at(&redlock, 0).await, Fault::ReadOnly);
     ask_server(&masters[0], &["REPLICAOF", "NO", "ONE"]);
-    healed(&redlock, 0).await;
+    wait_until_granted(&redlock, 0).await;
 }
 
 #[tokio::test]
 async fn only_the_master_that_is_out_of_memory_is_reported_as_faulty() {
     let masters = masters(3);
-    let redlock = patient(&masters).build().expect("good settings");
+    let redlock = patient_builder(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
     ask_server(&masters[0], &["CONFIG", "SET", "maxmemory", "1"]);
     assert_eq!(fault_at(&redlock, 0).await, Fault::OutOfMemory);
     ask_server(&masters[0], &["CONFIG", "SET", "maxmemory", "0"]);
-    healed(&redlock, 0).await;
+    wait_until_granted(&redlock, 0).await;
 }
 
 #[tokio::test]
 async fn only_the_master_that_cannot_save_its_data_is_reported_as_faulty() {
     let masters = masters(3);
-    let redlock = patient(&masters).build().expect("good settings");
+    let redlock = patient_builder(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
-    let in_the_way = masters[0].dir().join("data/dump.rdb");
-    std::fs::create_dir_all(in_the_way.join("x")).expect("a directory");
+    let blocking_path = masters[0].dir().join("data/dump.rdb");
+    std::fs::create_dir_all(blocking_path.join("x")).expect("a directory");
     ask_server(&masters[0], &["CONFIG", "SET", "save", "3600 1"]);
     ask_server(&masters[0], &["BGSAVE"]);
-    shows(&redlock, &Fault::Misconf).await;
+    wait_for_fault(&redlock, &Fault::Misconf).await;
     ask_server(&masters[0], &["CONFIG", "SET", "save", ""]);
-    healed(&redlock, 0).await;
+    wait_until_granted(&redlock, 0).await;
 }
 
 const ENDLESS: &[&str] = &["EVAL", "while true do end", "0"];
@@ -291,20 +292,20 @@ const ENDLESS: &[&str] = &["EVAL", "while true do end", "0"];
 #[tokio::test]
 async fn only_the_master_that_is_busy_with_a_script_is_reported_as_faulty() {
     let masters = masters(3);
-    let redlock = patient(&masters).build().expect("good settings");
+    let redlock = patient_builder(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
     ask_server(&masters[0], &["CONFIG", "SET", "lua-time-limit", "20"]);
-    let script = meanwhile(&masters[0], ENDLESS);
-    shows(&redlock, &Fault::Busy).await;
+    let script_thread = send_on_thread(&masters[0], ENDLESS);
+    wait_for_fault(&redlock, &Fault::Busy).await;
     ask_server(&masters[0], &["SCRIPT", "KILL"]);
-    script.join().expect("no panic");
-    healed(&redlock, 0).await;
+    script_thread.join().expect("no panic");
+    wait_until_granted(&redlock, 0).await;
 }
 
 #[tokio::test]
 async fn release_that_a_busy_master_refuses_is_delivered_when_the_master_is_free() {
     let masters = masters(3);
-    let redlock = patient(&masters).build().expect("good settings");
+    let redlock = patient_builder(&masters).build().expect("good settings");
     let outcome = redlock.lock("job").ttl(secs(30)).acquire().await;
     let guard = outcome.expect("free");
     eventually("all masters must have the key", || {
@@ -312,17 +313,17 @@ async fn release_that_a_busy_master_refuses_is_delivered_when_the_master_is_free
     })
     .await;
     ask_server(&masters[0], &["CONFIG", "SET", "lua-time-limit", "20"]);
-    let script = meanwhile(&masters[0], ENDLESS);
+    let script_thread = send_on_thread(&masters[0], ENDLESS);
     // Wait until the master reports that it is busy.
-    says_busy(&masters[0]).await;
+    wait_until_busy(&masters[0]).await;
     guard.release().await;
     redlock.flush().await;
     ask_server(&masters[0], &["SCRIPT", "KILL"]);
-    script.join().expect("no panic");
-    nothing_left(&masters, "job").await;
+    script_thread.join().expect("no panic");
+    wait_until_deleted(&masters, "job").await;
 }
 
-async fn says_busy(server: &Server) {
+async fn wait_until_busy(server: &Server) {
     eventually("the server must report that it is busy", || {
         let reply = ask_server(server, &["PING"]);
         reply.text().is_some_and(|text| text.starts_with("BUSY"))
@@ -333,7 +334,7 @@ async fn says_busy(server: &Server) {
 #[tokio::test]
 async fn lock_key_that_does_not_hold_a_string_is_never_deleted() {
     let masters = masters(3);
-    let redlock = patient(&masters).build().expect("good settings");
+    let redlock = patient_builder(&masters).build().expect("good settings");
     ask_server(&masters[0], &["RPUSH", "job", "somebody's"]);
     assert_eq!(fault_at(&redlock, 0).await, Fault::WrongType);
     ask_server(&masters[1], &["RPUSH", "job", "somebody's"]);
@@ -360,7 +361,7 @@ async fn error_names_the_missing_right_to_run_scripts() {
         _ => ServerOptions::new(),
     })
     .expect("three masters");
-    let redlock = patient(&masters).build().expect("good settings");
+    let redlock = patient_builder(&masters).build().expect("good settings");
     let fault = fault_at(&redlock, 0).await;
     assert!(
         matches!(&fault, Fault::Denied(why) if why.contains("evalsha")),
@@ -377,12 +378,12 @@ async fn user_without_pubsub_rights_can_lock() {
             .login("app", "app-secret")
     })
     .expect("three masters");
-    let redlock = patient(&masters).build().expect("good settings");
+    let redlock = patient_builder(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
     // Without wake-ups, a waiter notices the release only when its retry timer ends.
     let guard = take(&redlock, "job").await;
     let second = tokio::spawn({
-        let other = patient(&masters).build().expect("good settings");
+        let other = patient_builder(&masters).build().expect("good settings");
         async move { take(&other, "job").await.fencing_token() }
     });
     tokio::time::sleep(ms(100)).await;
@@ -397,8 +398,8 @@ async fn user_without_pubsub_rights_can_lock() {
 #[tokio::test]
 async fn stopped_master_delays_the_calls_of_a_client_by_one_node_timeout_only() {
     let masters = masters(3);
-    let limit = secs(1);
-    let build_result = settings(masters.urls()).node_timeout(limit).build();
+    let node_timeout = secs(1);
+    let build_result = settings(masters.urls()).node_timeout(node_timeout).build();
     let redlock = build_result.expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
     masters[0].stop().expect("stopped");
@@ -418,7 +419,7 @@ async fn stopped_master_delays_the_calls_of_a_client_by_one_node_timeout_only() 
         "{fault:?}"
     );
     masters[0].cont().expect("continued");
-    healed(&redlock, 0).await;
+    wait_until_granted(&redlock, 0).await;
     redlock.flush().await;
     eventually("no master may have a key left", || {
         let keys = ask_server(&masters[0], &["KEYS", "job*"]);
@@ -457,28 +458,28 @@ fn slow_master() -> node::Dial {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let serve = |mut stream: tokio::io::DuplexStream| async move {
         let mut input = vec![0; 1 << 16];
-        let mut asked = 0;
+        let mut pending_commands = 0;
         let mut handshakes = 0;
-        let mut last = 0;
+        let mut last_byte = 0;
         while let Ok(count @ 1..) = stream.read(&mut input).await {
             // Count commands by a star followed by a digit. Each command begins with these two characters, and no
             // argument in these tests contains them.
             for &byte in &input[..count] {
-                asked += usize::from(last == b'*' && byte.is_ascii_digit());
-                last = byte;
+                pending_commands += usize::from(last_byte == b'*' && byte.is_ascii_digit());
+                last_byte = byte;
             }
-            while asked > 0 {
-                let greets = handshakes < GREETING.len();
-                let most = asked.min(if greets { 1 } else { 10 });
-                asked -= most;
-                let said = if greets {
+            while pending_commands > 0 {
+                let is_greeting = handshakes < GREETING.len();
+                let batch_len = pending_commands.min(if is_greeting { 1 } else { 10 });
+                pending_commands -= batch_len;
+                let answer = if is_greeting {
                     GREETING[handshakes].as_bytes().to_vec()
                 } else {
                     tokio::time::sleep(ms(5)).await;
-                    b"*5\r\n_\r\n:0\r\n_\r\n*0\r\n*0\r\n".repeat(most)
+                    b"*5\r\n_\r\n:0\r\n_\r\n*0\r\n*0\r\n".repeat(batch_len)
                 };
-                handshakes += most;
-                if stream.write_all(&said).await.is_err() {
+                handshakes += batch_len;
+                if stream.write_all(&answer).await.is_err() {
                     return;
                 }
             }
@@ -508,15 +509,15 @@ async fn client_queues_excess_requests_to_a_slow_master_so_that_none_times_out()
     for n in 0..12_000 {
         replies.send(&*node, n, status(b"job"));
     }
-    for (n, said) in replies.collect(12_000).await {
-        assert!(said.is_ok(), "request {n}: {said:?}");
+    for (n, answer) in replies.collect(12_000).await {
+        assert!(answer.is_ok(), "request {n}: {answer:?}");
     }
 }
 
 #[tokio::test]
 async fn connections_that_a_server_has_killed_are_replaced() {
     let masters = masters(3);
-    let redlock = patient(&masters).build().expect("good settings");
+    let redlock = patient_builder(&masters).build().expect("good settings");
     for _ in 0..5 {
         let guard = take(&redlock, "job").await;
         for master in &masters {
@@ -525,14 +526,14 @@ async fn connections_that_a_server_has_killed_are_replaced() {
             ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
         }
         guard.release().await;
-        nothing_left(&masters, "job").await;
-        healed(&redlock, 0).await;
+        wait_until_deleted(&masters, "job").await;
+        wait_until_granted(&redlock, 0).await;
     }
 }
 
 /// Starts a proxy in front of the first master. Returns the proxy, and the URLs of all masters. The
 /// first URL is that of the proxy.
-fn behind_a_proxy(masters: &Masters) -> (Proxy, Vec<String>) {
+fn urls_behind_proxy(masters: &Masters) -> (Proxy, Vec<String>) {
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
     let mut urls = masters.urls();
     urls[0] = masters[0].url_at(proxy.addr());
@@ -542,30 +543,30 @@ fn behind_a_proxy(masters: &Masters) -> (Proxy, Vec<String>) {
 #[tokio::test]
 async fn half_open_connection_is_replaced() {
     let masters = masters(3);
-    let (proxy, urls) = behind_a_proxy(&masters);
+    let (proxy, urls) = urls_behind_proxy(&masters);
     let redlock = settings(urls).node_timeout(ms(100)).build().expect("good");
-    healed(&redlock, 0).await;
+    wait_until_granted(&redlock, 0).await;
     let half_open = Harm::HalfOpen.inject(&proxy);
     let fault = fault_at(&redlock, 0).await;
     assert!(matches!(fault, Fault::Timeout(_)), "{fault:?}");
-    healed(&redlock, 0).await;
+    wait_until_granted(&redlock, 0).await;
     half_open.heal();
-    nothing_left(&masters, "job").await;
+    wait_until_deleted(&masters, "job").await;
 }
 
 #[tokio::test]
 async fn connection_reset_in_the_middle_of_a_reply_leaves_no_lock_key() {
     let masters = masters(3);
-    let (proxy, urls) = behind_a_proxy(&masters);
+    let (proxy, urls) = urls_behind_proxy(&masters);
     let redlock = settings(urls).node_timeout(secs(1)).build().expect("good");
     for bytes in [0, 1, 2, 5, 17, 18, 19, 20, 30, 200, 700, 900] {
-        healed(&redlock, 0).await;
+        wait_until_granted(&redlock, 0).await;
         let reset = Harm::ResetAfter(bytes).inject(&proxy);
         for _ in 0..3 {
             take(&redlock, "job").await.release().await;
         }
         reset.heal();
-        nothing_left(&masters, "job").await;
+        wait_until_deleted(&masters, "job").await;
     }
 }
 
@@ -573,21 +574,24 @@ async fn connection_reset_in_the_middle_of_a_reply_leaves_no_lock_key() {
 async fn first_acquire_waits_for_a_slow_handshake_up_to_the_connect_timeout() {
     let masters = masters(1);
     let proxy = Proxy::start(masters[0].addr()).expect("a proxy");
-    let far = Harm::latency(Way::Both, ms(30)).inject(&proxy);
+    let latency = Harm::latency(Way::Both, ms(30)).inject(&proxy);
     let urls = || [masters[0].url_at(proxy.addr())];
     let builder = settings(urls())
         .node_timeout(secs(2))
         .connect_timeout(secs(5));
-    let slow = builder.build().expect("good settings");
-    let guard = slow.try_acquire("job").await.expect("an answer");
+    let slow_client = builder.build().expect("good settings");
+    let guard = slow_client.try_acquire("job").await.expect("an answer");
     guard.acquired().expect("free").release().await;
-    let hasty = settings(urls()).connect_timeout(ms(40));
-    let hasty = hasty.build().expect("good settings");
-    let error = hasty.try_acquire("job").await.expect_err("no handshake");
+    let hasty_client = settings(urls()).connect_timeout(ms(40));
+    let hasty_client = hasty_client.build().expect("good settings");
+    let error = hasty_client
+        .try_acquire("job")
+        .await
+        .expect_err("no handshake");
     assert!(error.details().contains("within 40ms"), "{error}");
-    far.heal();
+    latency.heal();
     let started_at = Instant::now();
-    while hasty.try_acquire("job").await.is_err() {
+    while hasty_client.try_acquire("job").await.is_err() {
         assert!(
             started_at.elapsed() < PATIENCE,
             "the client must be connected in time"
@@ -601,7 +605,7 @@ async fn idle_connection_closed_by_the_server_delays_no_call() {
     let idle = |_| ServerOptions::new().arg("--timeout").arg("1");
     let masters = Masters::start_with(3, idle).expect("three masters");
     // The server never closes an idle connection that listens for wake-ups. Unordered clients do not listen.
-    let redlock = patient(&masters)
+    let redlock = patient_builder(&masters)
         .order(quorate::Order::Unordered)
         .build()
         .expect("good settings");
@@ -621,14 +625,14 @@ async fn server_that_is_configured_under_two_addresses_has_only_one_vote() {
     let build_result = settings(urls).node_timeout(secs(1)).build();
     let redlock = build_result.expect("good settings");
     let guard = take(&redlock, "job").await;
-    let names = [masters[0].addr(), proxy.addr()].map(|addr| addr.to_string());
+    let addresses = [masters[0].addr(), proxy.addr()].map(|addr| addr.to_string());
     let refused = |n: usize| match &guard.report()[n].outcome {
         NodeOutcome::Fault(Fault::SameServer(other)) => Some(other.to_string()),
         _ => None,
     };
     eventually("the client must refuse one of the two addresses", || {
-        (refused(0), refused(1)) == (None, Some(names[0].clone()))
-            || (refused(0), refused(1)) == (Some(names[1].clone()), None)
+        (refused(0), refused(1)) == (None, Some(addresses[0].clone()))
+            || (refused(0), refused(1)) == (Some(addresses[1].clone()), None)
     })
     .await;
     guard.release().await;
@@ -642,65 +646,65 @@ async fn server_that_is_configured_under_two_addresses_has_only_one_vote() {
 #[tokio::test]
 async fn password_never_appears_in_any_output() {
     const SECRET: &str = "s3cret-passw0rd";
-    let heard = Listener::default();
-    let _listening = heard.listen();
-    let with_password = |_| ServerOptions::new().password(SECRET);
-    let masters = Masters::start_with(3, with_password).expect("three masters");
-    let builder = patient(&masters).retry(quorate::Retry::default());
-    let mut shown = format!("{builder:?}");
-    let mut show = |text: String| {
-        shown.push_str(&text);
-        shown.push('\n');
+    let listener = Listener::default();
+    let _listening = listener.listen();
+    let options = |_| ServerOptions::new().password(SECRET);
+    let masters = Masters::start_with(3, options).expect("three masters");
+    let builder = patient_builder(&masters).retry(quorate::Retry::default());
+    let mut texts = format!("{builder:?}");
+    let mut append = |text: String| {
+        texts.push_str(&text);
+        texts.push('\n');
     };
     let redlock = builder.build().expect("good settings");
-    show(format!("{redlock:?}"));
+    append(format!("{redlock:?}"));
     let guard = take(&redlock, "job").await;
-    show(format!("{guard:?} {:?}", guard.report()));
+    append(format!("{guard:?} {:?}", guard.report()));
     let status = redlock.status("job").await;
-    show(format!("{status:?}"));
+    append(format!("{status:?}"));
     for master in masters.iter().take(2) {
         ask_server(master, &["CONFIG", "SET", "requirepass", "another"]);
         master.kill().expect("killed");
     }
-    show(format!("{:?}", guard.extend(secs(30)).await));
+    append(format!("{:?}", guard.extend(secs(30)).await));
     let released = guard.release().await;
-    show(format!("{released:?} {:?}", released.reports()));
+    append(format!("{released:?} {:?}", released.reports()));
     let error = redlock.try_acquire("job").await.expect_err("no quorum");
-    show(format!("{error} {error:?}"));
+    append(format!("{error} {error:?}"));
     // Test a wrong password: no message may contain it.
-    let wrong = masters[2].url().replace(SECRET, "s3cret-wrong");
-    let wrong = settings([wrong.clone()]).connect_timeout(PATIENCE);
-    let wrong = wrong.build().expect("good settings");
-    let error = wrong.try_acquire("job").await.expect_err("denied");
-    show(format!("{error} {error:?}"));
+    let wrong_client = masters[2].url().replace(SECRET, "s3cret-wrong");
+    let wrong_client = settings([wrong_client.clone()]).connect_timeout(PATIENCE);
+    let wrong_client = wrong_client.build().expect("good settings");
+    let error = wrong_client.try_acquire("job").await.expect_err("denied");
+    append(format!("{error} {error:?}"));
     assert!(matches!(
         error.reports()[0].outcome,
         NodeOutcome::Fault(Fault::Denied(_))
     ));
-    show(heard.output());
+    append(listener.output());
     assert!(
-        heard.output().contains("connection lost"),
+        listener.output().contains("connection lost"),
         "the trace must contain an event for the lost connection"
     );
-    assert!(!shown.contains("s3cret"), "{shown}");
+    assert!(!texts.contains("s3cret"), "{texts}");
 }
 
 #[tokio::test]
 async fn drop_of_a_redlock_ends_its_tasks_and_connections() {
     let masters = masters(3);
-    let tasks = || {
+    let task_count = || {
         tokio::runtime::Handle::current()
             .metrics()
             .num_alive_tasks()
     };
-    let before = tasks();
-    let first = patient(&masters).build().expect("good settings");
+    let count_before = task_count();
+    let first = patient_builder(&masters).build().expect("good settings");
     let guard = take(&first, "job").await;
     eventually("connected", || {
         masters.iter().all(|m| count_connections(m) == 1)
     })
     .await;
-    assert!(tasks() > before);
+    assert!(task_count() > count_before);
     drop(first);
     eventually(
         "all masters must have the key, because the guard keeps the client alive",
@@ -708,7 +712,7 @@ async fn drop_of_a_redlock_ends_its_tasks_and_connections() {
     )
     .await;
     drop(guard);
-    eventually("all tasks must have ended", || tasks() == before).await;
+    eventually("all tasks must have ended", || task_count() == count_before).await;
     eventually("all connections must be closed", || {
         masters.iter().all(|master| count_connections(master) == 0)
     })
@@ -719,12 +723,12 @@ async fn drop_of_a_redlock_ends_its_tasks_and_connections() {
 #[tokio::test]
 async fn drop_of_a_redlock_ends_its_tasks_although_a_master_is_stopped() {
     let masters = masters(3);
-    let tasks = || {
+    let task_count = || {
         tokio::runtime::Handle::current()
             .metrics()
             .num_alive_tasks()
     };
-    let before = tasks();
+    let count_before = task_count();
     let redlock = redlock(&masters);
     let guard = take(&redlock, "job").await;
     eventually("all masters must have the key", || {
@@ -734,7 +738,7 @@ async fn drop_of_a_redlock_ends_its_tasks_although_a_master_is_stopped() {
     masters[0].stop().expect("stopped");
     drop(guard);
     drop(redlock);
-    eventually("all tasks must have ended", || tasks() == before).await;
+    eventually("all tasks must have ended", || task_count() == count_before).await;
     masters[0].cont().expect("continued");
     assert_eq!(
         count_masters_with(&masters, "job"),
@@ -776,20 +780,20 @@ async fn ttl_above_max_ttl_is_refused_by_the_master_itself() {
     let settings = settings([""; 0]).node_timeout(secs(5)).max_ttl(secs(30));
     let node =
         quorate::testing::connect(&masters[0].url(), &settings).expect("the address must be valid");
-    for (asked, name) in [
+    for (pending_commands, name) in [
         (claim(b"job", 1), "job"),
         (requests::queued(b"line", 1, 7), "line"),
     ] {
-        let above = requests::acquire(&asked, secs(30) + ms(1), 0);
-        let said = send(&*node, above).await;
-        let Err(Fault::Server(why)) = &said else {
-            panic!("{said:?}");
+        let too_long = requests::acquire(&pending_commands, secs(30) + ms(1), 0);
+        let answer = send(&*node, too_long).await;
+        let Err(Fault::Server(why)) = &answer else {
+            panic!("{answer:?}");
         };
         assert!(why.contains("ttl above max_ttl"), "{why}");
-        let left = ask_server(&masters[0], &["KEYS", "*"]);
-        assert_eq!(left, quorate_testbed::Reply::Array(Vec::new()), "{name}");
-        let said = send(&*node, requests::acquire(&asked, secs(30), 0)).await;
-        assert!(matches!(said, Ok(Answer::Granted { .. })), "{said:?}");
+        let keys = ask_server(&masters[0], &["KEYS", "*"]);
+        assert_eq!(keys, quorate_testbed::Reply::Array(Vec::new()), "{name}");
+        let answer = send(&*node, requests::acquire(&pending_commands, secs(30), 0)).await;
+        assert!(matches!(answer, Ok(Answer::Granted { .. })), "{answer:?}");
         ask_server(&masters[0], &["FLUSHALL"]);
     }
 }
@@ -804,16 +808,19 @@ async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
     let url = masters[0].url_at(proxy.addr());
     let node = quorate::testing::connect(&url, &settings).expect("the address must be valid");
     for round in 0..3 {
-        eventually_answers(&*node).await;
-        let strand = Harm::Strand.inject(&proxy);
+        wait_for_answer(&*node).await;
+        let stranded = Harm::Strand.inject(&proxy);
         let mut replies = ReplyCollector::new();
-        let names: Vec<_> = (0..20).map(|n| format!("job {round} {n}")).collect();
-        let claims: Vec<_> = names.iter().map(|name| claim(name.as_bytes(), 1)).collect();
+        let addresses: Vec<_> = (0..20).map(|n| format!("job {round} {n}")).collect();
+        let claims: Vec<_> = addresses
+            .iter()
+            .map(|name| claim(name.as_bytes(), 1))
+            .collect();
         for (n, claim) in claims.iter().enumerate() {
             replies.send(&*node, n, requests::acquire(claim, secs(30), 0));
         }
-        for (_, said) in replies.collect(claims.len()).await {
-            assert!(said.is_err(), "{said:?}");
+        for (_, answer) in replies.collect(claims.len()).await {
+            assert!(answer.is_err(), "{answer:?}");
         }
         // Send the releases as the first requests on a new connection.
         for claim in &claims {
@@ -821,18 +828,18 @@ async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
             replies.send(&*node, 0, requests::release(claim));
         }
         replies.collect(claims.len()).await;
-        eventually_answers(&*node).await;
-        let kept = proxy.counters().to_server;
+        wait_for_answer(&*node).await;
+        let bytes_before = proxy.counters().to_server;
         assert!(
-            kept.received > kept.delivered,
+            bytes_before.received > bytes_before.delivered,
             "the proxy must still delay the acquires, so that they have not reached the server"
         );
-        strand.heal();
+        stranded.heal();
         eventually(
             "all delayed requests must have been delivered or dropped",
             || {
-                let flow = proxy.counters().to_server;
-                flow.received == flow.delivered + flow.dropped
+                let bytes_now = proxy.counters().to_server;
+                bytes_now.received == bytes_now.delivered + bytes_now.dropped
             },
         )
         .await;
@@ -846,7 +853,7 @@ async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
     }
 }
 
-async fn eventually_answers(node: &dyn node::Node) {
+async fn wait_for_answer(node: &dyn node::Node) {
     let started_at = Instant::now();
     while !matches!(send(node, status(b"warm")).await, Ok(Answer::State(_))) {
         assert!(
@@ -872,7 +879,7 @@ async fn masters_whose_addresses_were_exchanged_vote_again_after_max_ttl() {
     for n in 0..3 {
         assert_eq!(outcome_at(&redlock, n).await, NodeOutcome::Yes);
     }
-    let exchanged = Instant::now();
+    let exchanged_at = Instant::now();
     for (n, proxy) in proxies.iter().enumerate() {
         proxy.inject(Harm::Detour(masters[1 - n].addr())).keep();
     }
@@ -882,13 +889,13 @@ async fn masters_whose_addresses_were_exchanged_vote_again_after_max_ttl() {
     proxies[1].reset_all();
     let acquire = redlock.lock("job").wait(Wait::For(PATIENCE)).acquire();
     let guard = acquire.await.expect("the masters must vote again");
-    let waited = exchanged.elapsed();
+    let elapsed = exchanged_at.elapsed();
     assert!(
-        waited >= secs(3),
-        "the exchanged masters voted after {waited:?}, but their earlier votes count for 3 s"
+        elapsed >= secs(3),
+        "the exchanged masters voted after {elapsed:?}, but their earlier votes count for 3 s"
     );
     guard.release().await;
     for n in 0..3 {
-        healed(&redlock, n).await;
+        wait_until_granted(&redlock, n).await;
     }
 }

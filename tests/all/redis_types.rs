@@ -14,24 +14,28 @@ async fn masters_taken_from_redis_clients_keep_their_passwords() {
     let clients = |password: &str| {
         let urls = masters.urls().into_iter();
         let urls = urls.map(|url| url.replace("://", &format!("://{password}")));
-        let open = |url: String| redis::Client::open(url).expect("the URL must be valid");
-        urls.map(open).collect::<Vec<_>>()
+        let open_client = |url: String| redis::Client::open(url).expect("the URL must be valid");
+        urls.map(open_client).collect::<Vec<_>>()
     };
-    let over = |clients: &[redis::Client]| {
-        let none = settings([""; 0]);
+    let client_over = |clients: &[redis::Client]| {
+        let builder = settings([""; 0]);
         let builder = clients
             .iter()
-            .fold(none, quorate::RedlockBuilder::redis_client);
+            .fold(builder, quorate::RedlockBuilder::redis_client);
         builder.build().expect("good settings")
     };
-    let redlock = over(&clients(":s3cret@"));
+    let redlock = client_over(&clients(":s3cret@"));
     let guard = redlock
         .acquire("r")
         .await
         .expect("the acquire must succeed, because the password is right");
     drop(guard);
-    let without = over(&clients(""));
-    let refused = without.lock("r").wait(Wait::None).acquire().await;
+    let client_without_password = client_over(&clients(""));
+    let refused = client_without_password
+        .lock("r")
+        .wait(Wait::None)
+        .acquire()
+        .await;
     assert!(
         matches!(refused, Err(AcquireError::NoQuorum(_))),
         "{refused:?}"
@@ -51,8 +55,11 @@ async fn masters_taken_from_redis_clients_keep_their_database() {
         "the lock key must be in the database that the URL names"
     );
     drop(guard);
-    let twice = Redlock::builder()
+    let build_result = Redlock::builder()
         .redis_client(&client)
         .master(masters.urls()[0].clone());
-    assert!(matches!(twice.build(), Err(BuildError::SameMasterTwice(_))));
+    assert!(matches!(
+        build_result.build(),
+        Err(BuildError::SameMasterTwice(_))
+    ));
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::repository::{FOREIGN, File, files, root};
 
 /// The file name extensions by which the tests recognize a reference to a file.
-const ENDS: [&str; 9] = [
+const ENDINGS: [&str; 9] = [
     ".rs", ".lua", ".md", ".toml", ".yml", ".yaml", ".json", ".svg", ".txt",
 ];
 
@@ -72,7 +72,7 @@ fn anchor(heading: &str) -> String {
 struct Pages(BTreeMap<PathBuf, BTreeSet<String>>);
 
 impl Pages {
-    fn of(files: &[File]) -> Self {
+    fn collect(files: &[File]) -> Self {
         let pages = files.iter().filter(|file| file.is_page()).map(|file| {
             let mut is_code = false;
             let headings = file.text.lines().filter_map(|line| {
@@ -86,32 +86,32 @@ impl Pages {
     }
 
     /// Whether the page at this path has a heading for which `matches` is true.
-    fn has(&self, path: &Path, matches: impl Fn(&String) -> bool) -> bool {
+    fn has_heading(&self, path: &Path, matches: impl Fn(&String) -> bool) -> bool {
         let headings = self.0.get(path);
         headings.is_some_and(|headings| headings.iter().any(matches))
     }
 }
 
 /// The path `folder/path`, with each `..` resolved.
-fn joined(folder: &Path, path: &str) -> PathBuf {
-    let mut whole = folder.to_owned();
+fn join_path(folder: &Path, path: &str) -> PathBuf {
+    let mut joined = folder.to_owned();
     for part in path.split('/') {
         match part {
             "" | "." => {}
-            ".." => drop(whole.pop()),
-            part => whole.push(part),
+            ".." => drop(joined.pop()),
+            part => joined.push(part),
         }
     }
-    whole
+    joined
 }
 
 /// The file that a reference in this file leads to. The path may be relative to any folder above the file, to `docs/`
 /// or to `src/`. `None` if there is no such file.
-fn resolved(file: &File, path: &str) -> Option<PathBuf> {
+fn resolve_path(file: &File, path: &str) -> Option<PathBuf> {
     let above = file.path.ancestors().skip(1);
     let mut folders = above.chain([Path::new("docs"), Path::new("src")]);
     folders.find_map(|folder| {
-        let path = joined(folder, path);
+        let path = join_path(folder, path);
         root().join(&path).exists().then_some(path)
     })
 }
@@ -119,53 +119,56 @@ fn resolved(file: &File, path: &str) -> Option<PathBuf> {
 /// The result of checking one kind of reference: the number of references found, and a text for each reference without
 /// a target.
 #[derive(Default)]
-struct Checked {
-    read: usize,
-    broken: Vec<String>,
+struct ReferenceCheck {
+    count: usize,
+    broken_references: Vec<String>,
 }
 
-impl Checked {
-    fn note(&mut self, file: &File, reference: &str, is_there: bool) {
-        self.read += 1;
+impl ReferenceCheck {
+    fn record(&mut self, file: &File, reference: &str, is_there: bool) {
+        self.count += 1;
         if !is_there {
-            self.broken
+            self.broken_references
                 .push(format!("{}: {reference}", file.path.display()));
         }
     }
 
-    /// Fails if a reference has no target, or if fewer than `least` references were found.
-    fn finish(self, kind: &str, least: usize) {
-        let (read, broken) = (self.read, self.broken.join("\n"));
-        println!("{read} {kind}");
-        assert!(broken.is_empty(), "these {kind} have no target:\n{broken}");
-        assert!(read >= least, "too few {kind} were found: {read}");
+    /// Fails if a reference has no target, or if fewer than `minimum` references were found.
+    fn assert_all_resolve(self, kind: &str, minimum: usize) {
+        let (count, broken_references) = (self.count, self.broken_references.join("\n"));
+        println!("{count} {kind}");
+        assert!(
+            broken_references.is_empty(),
+            "these {kind} have no target:\n{broken_references}"
+        );
+        assert!(count >= minimum, "too few {kind} were found: {count}");
     }
 }
 
 /// The texts between single backticks.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
+fn code_spans(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-fn is_of_path(letter: char) -> bool {
+fn is_path_character(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || "_-./".contains(letter)
 }
 
 fn is_path(text: &str) -> bool {
-    text.chars().all(is_of_path)
+    text.chars().all(is_path_character)
 }
 
 #[test]
 fn links_on_pages_lead_to_files_and_headings_that_exist() {
     let files = files();
-    let pages = Pages::of(&files);
-    let mut checked = Checked::default();
+    let pages = Pages::collect(&files);
+    let mut checked = ReferenceCheck::default();
     for file in files.iter().filter(|file| file.is_page()) {
         for paragraph in file.prose() {
-            let inline = paragraph.split("](").skip(1);
-            let inline = inline.filter_map(|rest| rest.split(')').next());
-            let below = paragraph.split_once("]: ").map(|(_, target)| target.trim());
-            for link in inline.chain(below.filter(|_| paragraph.starts_with('['))) {
+            let inline_links = paragraph.split("](").skip(1);
+            let inline_links = inline_links.filter_map(|rest| rest.split(')').next());
+            let link_definition = paragraph.split_once("]: ").map(|(_, target)| target.trim());
+            for link in inline_links.chain(link_definition.filter(|_| paragraph.starts_with('['))) {
                 if link.contains("://") {
                     continue;
                 }
@@ -174,21 +177,21 @@ fn links_on_pages_lead_to_files_and_headings_that_exist() {
                 let target = if path.is_empty() {
                     file.path.clone()
                 } else {
-                    joined(folder, path)
+                    join_path(folder, path)
                 };
-                let has_heading =
-                    heading.is_empty() || pages.has(&target, |text| anchor(text) == heading);
+                let has_heading = heading.is_empty()
+                    || pages.has_heading(&target, |text| anchor(text) == heading);
                 let is_there = root().join(&target).exists() && has_heading;
-                checked.note(file, link, is_there);
+                checked.record(file, link, is_there);
             }
         }
     }
-    checked.finish("links", 100);
+    checked.assert_all_resolve("links", 100);
 }
 
 /// The heading that is cited after the name of a page, as in `docs/protocol.md, "Renewal"`. `None` if no heading is
 /// cited.
-fn cited(rest: &str) -> Option<&str> {
+fn cited_heading(rest: &str) -> Option<&str> {
     let rest = rest.trim_start_matches(['`', ')']);
     let rest = rest.strip_prefix(", \"").or(rest.strip_prefix(" \""))?;
     rest.split_once('"').map(|(heading, _)| heading)
@@ -199,12 +202,12 @@ fn named_pages(paragraph: &str) -> impl Iterator<Item = (&str, &str)> {
     let ends = paragraph
         .match_indices(".md")
         .map(|(at, end)| at + end.len());
-    let split = ends.map(|end| paragraph.split_at(end));
-    let named = split.map(|(before, rest)| {
-        let start = before.rfind(|letter| !is_of_path(letter));
+    let parts = ends.map(|end| paragraph.split_at(end));
+    let named_pages = parts.map(|(before, rest)| {
+        let start = before.rfind(|letter| !is_path_character(letter));
         (&before[start.map_or(0, |start| start + 1)..], rest)
     });
-    named.filter(|(path, rest)| {
+    named_pages.filter(|(path, rest)| {
         let is_longer = rest.starts_with(|letter: char| letter.is_alphanumeric());
         let is_url = path.starts_with("//");
         *path != ".md" && !is_longer && !is_url && !rest.starts_with("](")
@@ -214,22 +217,23 @@ fn named_pages(paragraph: &str) -> impl Iterator<Item = (&str, &str)> {
 #[test]
 fn pages_and_headings_cited_in_comments_and_on_pages_exist() {
     let files = files();
-    let pages = Pages::of(&files);
-    let (mut named, mut headings) = (Checked::default(), Checked::default());
+    let pages = Pages::collect(&files);
+    let (mut page_check, mut heading_check) =
+        (ReferenceCheck::default(), ReferenceCheck::default());
     for file in &files {
         for paragraph in file.prose() {
             for (path, rest) in named_pages(&paragraph) {
-                let target = resolved(file, path);
-                named.note(file, path, target.is_some());
-                if let (Some(heading), Some(target)) = (cited(rest), target) {
-                    let is_there = pages.has(&target, |text| text == heading);
-                    headings.note(file, &format!("{path}, {heading:?}"), is_there);
+                let target = resolve_path(file, path);
+                page_check.record(file, path, target.is_some());
+                if let (Some(heading), Some(target)) = (cited_heading(rest), target) {
+                    let is_there = pages.has_heading(&target, |text| text == heading);
+                    heading_check.record(file, &format!("{path}, {heading:?}"), is_there);
                 }
             }
         }
     }
-    named.finish("names of pages", 150);
-    headings.finish("cited headings", 40);
+    page_check.assert_all_resolve("names of pages", 150);
+    heading_check.assert_all_resolve("cited headings", 40);
 }
 
 #[test]
@@ -240,22 +244,22 @@ fn no_section_is_cited_by_a_number() {
         "too few files were found: {}",
         files.len()
     );
-    let mut cited = Vec::new();
+    let mut cited_heading = Vec::new();
     for file in &files {
         for paragraph in file.prose() {
             let words: Vec<&str> = paragraph.split_whitespace().collect();
             for pair in words.windows(2) {
                 let is_section = ["section", "sections"].contains(&pair[0]);
                 if is_section && pair[1].starts_with(|letter: char| letter.is_ascii_digit()) {
-                    cited.push(format!("{}: {}", file.path.display(), pair.join(" ")));
+                    cited_heading.push(format!("{}: {}", file.path.display(), pair.join(" ")));
                 }
             }
         }
     }
     assert!(
-        cited.is_empty(),
+        cited_heading.is_empty(),
         "cite a heading instead:\n{}",
-        cited.join("\n")
+        cited_heading.join("\n")
     );
 }
 
@@ -266,7 +270,7 @@ fn is_own_path(word: &str) -> bool {
         return false;
     };
     let is_own = !first.starts_with('.') && !FOREIGN.contains(&first);
-    let ends = ENDS.iter().chain(&["/"]);
+    let ends = ENDINGS.iter().chain(&["/"]);
     let is_file = first == "scripts" || ends.into_iter().any(|end| word.ends_with(end));
     is_own && is_file && root().join(first).is_dir()
 }
@@ -279,24 +283,24 @@ fn files_and_tests_named_on_pages_and_in_comments_exist() {
         .filter(|file| file.comment() == Some("//"))
         .map(|file| &*file.text)
         .collect();
-    let (mut paths, mut tests) = (Checked::default(), Checked::default());
+    let (mut paths, mut tests) = (ReferenceCheck::default(), ReferenceCheck::default());
     for file in &files {
         for paragraph in file.prose() {
             let commands = paragraph.split_whitespace().next().into_iter();
             let commands = commands.filter(|word| word.starts_with("scripts/"));
-            let words = quoted(&paragraph).filter_map(|span| span.split_whitespace().next());
+            let words = code_spans(&paragraph).filter_map(|span| span.split_whitespace().next());
             for word in words.chain(commands).filter(|word| is_path(word)) {
                 let is_long = word.matches('_').count() >= TEST_UNDERSCORES;
                 if is_own_path(word) {
-                    paths.note(file, word, resolved(file, word).is_some());
+                    paths.record(file, word, resolve_path(file, word).is_some());
                 } else if is_long && !word.contains('/') && !NO_TESTS.contains(&word) {
-                    tests.note(file, word, code.contains(&format!("fn {word}(")));
+                    tests.record(file, word, code.contains(&format!("fn {word}(")));
                 }
             }
         }
     }
-    paths.finish("paths", 300);
-    tests.finish("names of tests", 30);
+    paths.assert_all_resolve("paths", 300);
+    tests.assert_all_resolve("names of tests", 30);
 }
 
 /// Scripts select tests by the beginnings of their paths, such as `doctor::`. After a test or its file is renamed, such
@@ -304,7 +308,7 @@ fn files_and_tests_named_on_pages_and_in_comments_exist() {
 #[test]
 fn tests_selected_by_scripts_exist() {
     let files = files();
-    let mut tests = Checked::default();
+    let mut tests = ReferenceCheck::default();
     for script in files.iter().filter(|file| file.path.starts_with("scripts")) {
         let lines = script.text.lines();
         let commands = lines.filter(|line| !line.trim_start().starts_with('#'));
@@ -322,8 +326,8 @@ fn tests_selected_by_scripts_exist() {
                         .ends_with(format!("{module}/mod"));
                 is_module && file.text.contains(&format!("fn {name}"))
             });
-            tests.note(script, &format!("{module}::{name}"), exists);
+            tests.record(script, &format!("{module}::{name}"), exists);
         }
     }
-    tests.finish("tests selected by scripts", 8);
+    tests.assert_all_resolve("tests selected by scripts", 8);
 }

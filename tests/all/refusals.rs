@@ -17,38 +17,38 @@ fn waiter(url: &str) -> Redlock {
 }
 
 /// The text with which an endless wait ends.
-async fn end_of_wait(redlock: &Redlock, what: &str) -> String {
+async fn error_of_wait(redlock: &Redlock, label: &str) -> String {
     let result = tokio::time::timeout(PATIENCE, redlock.acquire("x")).await;
-    let outcome = result.unwrap_or_else(|_| panic!("the wait must end: {what}"));
+    let outcome = result.unwrap_or_else(|_| panic!("the wait must end: {label}"));
     let Err(error) = outcome else {
-        panic!("the lock must not be acquired: {what}");
+        panic!("the lock must not be acquired: {label}");
     };
-    let AcquireError::NoQuorum(missed) = &error else {
-        panic!("{what}: {error}");
+    let AcquireError::NoQuorum(refusal) = &error else {
+        panic!("{label}: {error}");
     };
-    assert!(!missed.passes_by_itself(), "{what}: {error}");
+    assert!(!refusal.passes_by_itself(), "{label}: {error}");
     error.details()
 }
 
 /// Checks that the endless wait ends with `remedy`, and that an inspection reports it as well.
-async fn ends_with(redlock: &Redlock, what: &str, remedy: &str) {
-    let said = end_of_wait(redlock, what).await;
-    assert!(said.contains(remedy), "{what}: {said}");
+async fn assert_wait_ends_with(redlock: &Redlock, label: &str, remedy: &str) {
+    let details = error_of_wait(redlock, label).await;
+    assert!(details.contains(remedy), "{label}: {details}");
     let inspection = redlock.inspect().await.remove(0);
     let fault = inspection.fault.map(|fault| fault.to_string());
-    let fault = fault.unwrap_or_else(|| panic!("the inspection must report {what}"));
-    assert!(fault.contains(remedy), "{what}: {fault}");
+    let fault = fault.unwrap_or_else(|| panic!("the inspection must report {label}"));
+    assert!(fault.contains(remedy), "{label}: {fault}");
 }
 
 /// Checks that the wait goes on.
-async fn goes_on(redlock: &Redlock, what: &str) {
+async fn assert_wait_goes_on(redlock: &Redlock, label: &str) {
     let outcome = tokio::time::timeout(ms(700), redlock.acquire("x")).await;
-    let ended = outcome.map(|outcome| outcome.map(drop).map_err(|error| error.details()));
-    assert!(ended.is_err(), "{what}: {ended:?}");
+    let outcome = outcome.map(|outcome| outcome.map(drop).map_err(|error| error.details()));
+    assert!(outcome.is_err(), "{label}: {outcome:?}");
 }
 
 /// Errors that only a change of the configuration repairs, and a part of the text that says what to change.
-const LASTING: [(&str, &str); 17] = [
+const LASTING_ERRORS: [(&str, &str); 17] = [
     (
         "NOAUTH Authentication required.",
         "put a user and a password into the URL",
@@ -102,7 +102,7 @@ const LASTING: [(&str, &str); 17] = [
 ];
 
 /// Errors that time can repair.
-const PASSING: [&str; 9] = [
+const PASSING_ERRORS: [&str; 9] = [
     "LOADING Redis is loading the dataset in memory",
     "READONLY You can't write against a read only replica.",
     "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
@@ -116,29 +116,32 @@ const PASSING: [&str; 9] = [
 
 #[tokio::test]
 async fn refusal_that_only_the_configuration_can_repair_ends_an_endless_wait() {
-    for (error, remedy) in LASTING {
+    for (error, remedy) in LASTING_ERRORS {
         let words = format!("-{error}\r\n");
         let greeting = Hostile::start(Script::Say(words.as_str().into())).expect("a server");
-        ends_with(&waiter(&greeting.url()), error, remedy).await;
+        assert_wait_ends_with(&waiter(&greeting.url()), error, remedy).await;
         // The server completes the handshake, and refuses the lock itself.
         if !error.contains("HELLO") {
             let then = AfterHandshake::Say(words.as_str().into());
-            let later = Hostile::start(Script::Greet(then)).expect("a server");
-            let said = end_of_wait(&waiter(&later.url()), error).await;
-            assert!(said.contains(remedy), "{error}: {said}");
+            let later_server = Hostile::start(Script::Greet(then)).expect("a server");
+            let details = error_of_wait(&waiter(&later_server.url()), error).await;
+            assert!(details.contains(remedy), "{error}: {details}");
         }
     }
 }
 
 #[tokio::test]
 async fn refusal_that_time_can_repair_is_waited_for() {
-    for error in PASSING {
+    for error in PASSING_ERRORS {
         let words = format!("-{error}\r\n");
         let server = Hostile::start(Script::Say(words.as_str().into())).expect("a server");
-        let later = AfterHandshake::Say(words.as_str().into());
-        let later = Hostile::start(Script::Greet(later)).expect("a server");
-        let (one, other) = (waiter(&server.url()), waiter(&later.url()));
-        tokio::join!(goes_on(&one, error), goes_on(&other, error));
+        let later_server = AfterHandshake::Say(words.as_str().into());
+        let later_server = Hostile::start(Script::Greet(later_server)).expect("a server");
+        let (first_client, second_client) = (waiter(&server.url()), waiter(&later_server.url()));
+        tokio::join!(
+            assert_wait_goes_on(&first_client, error),
+            assert_wait_goes_on(&second_client, error)
+        );
     }
 }
 
@@ -153,13 +156,13 @@ async fn server_with_another_protocol_ends_an_endless_wait() {
         ("\u{15}\u{3}\u{3}\0\u{2}\u{2}F", "use rediss://"),
     ] {
         let server = Hostile::start(Script::Say(words.into())).expect("a server");
-        ends_with(&waiter(&server.url()), words, remedy).await;
+        assert_wait_ends_with(&waiter(&server.url()), words, remedy).await;
     }
 }
 
 /// Accepts connections on a free port, and passes each of them to `serve` in a thread of its own. The threads end with
 /// the test program.
-fn accept(serve: impl Fn(std::net::TcpStream) + Send + Sync + 'static) -> String {
+fn serve_connections(serve: impl Fn(std::net::TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let url = format!("redis://{}", listener.local_addr().expect("an address"));
     let serve = Arc::new(serve);
@@ -173,9 +176,9 @@ fn accept(serve: impl Fn(std::net::TcpStream) + Send + Sync + 'static) -> String
 }
 
 /// Answers `srvr`, and closes the connection at any other command, as ZooKeeper does.
-fn zookeeper(mut stream: std::net::TcpStream) {
-    let mut word = [0; 4];
-    if stream.read_exact(&mut word).is_ok() && &word == b"srvr" {
+fn answer_as_zookeeper(mut stream: std::net::TcpStream) {
+    let mut command = [0; 4];
+    if stream.read_exact(&mut command).is_ok() && &command == b"srvr" {
         let _ = stream.write_all(b"Zookeeper version: 3.8.0\n");
     }
 }
@@ -187,21 +190,21 @@ async fn server_of_another_kind_ends_an_endless_wait() {
         &b"\x6c\0\0\0\x0a5.5.5-10.11.6-MariaDB\0"[..],
         b">\0\0\0\xff\x6a\x04Host '10.0.0.1' is not allowed",
     ] {
-        let url = accept(move |mut stream| {
+        let url = serve_connections(move |mut stream| {
             let _ = stream.write_all(packet);
             while let Ok(1..) = stream.read(&mut [0; 512]) {}
         });
-        ends_with(&waiter(&url), "MySQL", "correct the host and the port").await;
+        assert_wait_ends_with(&waiter(&url), "MySQL", "correct the host and the port").await;
     }
-    let url = accept(zookeeper);
-    ends_with(&waiter(&url), "ZooKeeper", "use zk://").await;
+    let url = serve_connections(answer_as_zookeeper);
+    assert_wait_ends_with(&waiter(&url), "ZooKeeper", "use zk://").await;
 }
 
 /// Answers GET, and closes the connection at any other command, as twemproxy does.
-fn proxy(mut stream: std::net::TcpStream) {
+fn answer_as_http_proxy(mut stream: std::net::TcpStream) {
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = stream.read(&mut bytes) {
-        if !bytes[..count].windows(3).any(|word| word == b"GET") || count > 100 {
+        if !bytes[..count].windows(3).any(|command| command == b"GET") || count > 100 {
             return;
         }
         if stream.write_all(b"$-1\r\n").is_err() {
@@ -212,8 +215,8 @@ fn proxy(mut stream: std::net::TcpStream) {
 
 #[tokio::test]
 async fn proxy_that_closes_the_connection_at_hello_ends_an_endless_wait() {
-    let url = accept(proxy);
-    ends_with(
+    let url = serve_connections(answer_as_http_proxy);
+    assert_wait_ends_with(
         &waiter(&url),
         "a proxy",
         "name the servers behind the proxy",
@@ -224,11 +227,11 @@ async fn proxy_that_closes_the_connection_at_hello_ends_an_endless_wait() {
 #[tokio::test]
 async fn server_that_closes_every_connection_at_once_is_waited_for() {
     let accepted = Arc::new(AtomicUsize::new(0));
-    let seen = accepted.clone();
-    let url = accept(move |_| {
-        seen.fetch_add(1, Ordering::Relaxed);
+    let counter = accepted.clone();
+    let url = serve_connections(move |_| {
+        counter.fetch_add(1, Ordering::Relaxed);
     });
-    goes_on(&waiter(&url), "a load balancer without a server").await;
+    assert_wait_goes_on(&waiter(&url), "a load balancer without a server").await;
     let count = accepted.load(Ordering::Relaxed);
     assert!(
         count > 2,
@@ -241,14 +244,14 @@ async fn server_that_closes_every_connection_at_once_is_waited_for() {
 #[tokio::test]
 async fn server_with_too_many_clients_is_waited_for_after_a_connection_without_an_answer() {
     let accepted = Arc::new(AtomicUsize::new(0));
-    let seen = accepted.clone();
-    let url = accept(move |mut stream| {
-        if seen.fetch_add(1, Ordering::Relaxed) > 0 {
+    let counter = accepted.clone();
+    let url = serve_connections(move |mut stream| {
+        if counter.fetch_add(1, Ordering::Relaxed) > 0 {
             let _ = stream.read(&mut [0; 4096]);
             let _ = stream.write_all(b"-ERR max number of clients reached\r\n");
         }
     });
-    goes_on(&waiter(&url), "too many clients").await;
+    assert_wait_goes_on(&waiter(&url), "too many clients").await;
     let count = accepted.load(Ordering::Relaxed);
     assert!(count > 2, "the client connected only {count} times");
 }
@@ -258,37 +261,37 @@ async fn cluster_node_ends_an_endless_wait() {
     let options = ServerOptions::new().arg("--cluster-enabled").arg("yes");
     let masters = Masters::start_with(1, |_| options.clone()).expect("a server");
     let redlock = waiter(&masters.urls()[0]);
-    ends_with(&redlock, "a cluster node", "cluster-enabled no").await;
+    assert_wait_ends_with(&redlock, "a cluster node", "cluster-enabled no").await;
 }
 
 /// Whether locks need a command of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Needed {
+enum Necessity {
     /// The handshake or every lock needs the command.
     Always,
     /// Only the restart guard needs the command.
     ByGuard,
     /// The client works without the command.
-    No,
+    Never,
 }
 
-const COMMANDS: [(&str, Needed); 13] = [
-    ("EVALSHA", Needed::Always),
-    ("SCRIPT", Needed::Always),
-    ("TIME", Needed::Always),
-    ("GET", Needed::Always),
-    ("SET", Needed::Always),
-    ("PTTL", Needed::Always),
-    ("HELLO", Needed::Always),
-    ("INFO", Needed::ByGuard),
-    ("SUBSCRIBE", Needed::No),
-    ("PUBLISH", Needed::No),
-    ("CLIENT", Needed::No),
-    ("CONFIG", Needed::No),
-    ("EVAL", Needed::No),
+const COMMANDS: [(&str, Necessity); 13] = [
+    ("EVALSHA", Necessity::Always),
+    ("SCRIPT", Necessity::Always),
+    ("TIME", Necessity::Always),
+    ("GET", Necessity::Always),
+    ("SET", Necessity::Always),
+    ("PTTL", Necessity::Always),
+    ("HELLO", Necessity::Always),
+    ("INFO", Necessity::ByGuard),
+    ("SUBSCRIBE", Necessity::Never),
+    ("PUBLISH", Necessity::Never),
+    ("CLIENT", Necessity::Never),
+    ("CONFIG", Necessity::Never),
+    ("EVAL", Necessity::Never),
 ];
 
-fn without(command: &str) -> Masters {
+fn server_without(command: &str) -> Masters {
     let options = ServerOptions::new()
         .arg("--rename-command")
         .arg(command)
@@ -298,16 +301,16 @@ fn without(command: &str) -> Masters {
 
 #[tokio::test]
 async fn command_that_the_server_does_not_have_is_named_unless_no_lock_needs_it() {
-    for (command, needed) in COMMANDS {
-        let masters = without(command);
+    for (command, necessity) in COMMANDS {
+        let masters = server_without(command);
         let url = &masters.urls()[0];
-        if needed == Needed::Always {
+        if necessity == Necessity::Always {
             // PTTL is needed only while the lock is held.
             let holder = waiter(url);
             let _held = tokio::time::timeout(PATIENCE, holder.try_acquire("x")).await;
-            let said = end_of_wait(&waiter(url), command).await;
-            let named = said.contains(command) || said.contains("RESP3");
-            assert!(named, "{command}: {said}");
+            let details = error_of_wait(&waiter(url), command).await;
+            let is_named = details.contains(command) || details.contains("RESP3");
+            assert!(is_named, "{command}: {details}");
             continue;
         }
         let redlock = waiter(url);
@@ -316,39 +319,41 @@ async fn command_that_the_server_does_not_have_is_named_unless_no_lock_needs_it(
             .expect("the acquire must end")
             .expect("the lock must be free");
         // A client that waits gets the lock, even if it is not notified.
-        let other = waiter(url);
-        let waits = tokio::spawn(async move { other.acquire("x").await });
+        let second_client = waiter(url);
+        let waiter = tokio::spawn(async move { second_client.acquire("x").await });
         tokio::time::sleep(ms(100)).await;
         guard.release().await;
-        let result = tokio::time::timeout(PATIENCE, waits).await;
-        let next = result.unwrap_or_else(|_| panic!("the wait without {command} must end"));
-        next.expect("no panic")
+        let result = tokio::time::timeout(PATIENCE, waiter).await;
+        let waiter_outcome =
+            result.unwrap_or_else(|_| panic!("the wait without {command} must end"));
+        waiter_outcome
+            .expect("no panic")
             .expect("the lock must be free")
             .release()
             .await;
-        if needed == Needed::ByGuard {
+        if necessity == Necessity::ByGuard {
             let settings = support::settings([url.as_str()]).restart_guard(RestartGuard::On);
             let guarded = settings.wait(Wait::Forever).build().expect("good settings");
-            ends_with(&guarded, command, "turn the restart guard off").await;
+            assert_wait_ends_with(&guarded, command, "turn the restart guard off").await;
         }
     }
 }
 
 /// A connection attempt that panics.
-fn panics() -> quorate::node::Dial {
+fn panicking_dial() -> quorate::node::Dial {
     Arc::new(|_, _| Box::pin(async { panic!("odd weather: s3cret") }))
 }
 
 #[tokio::test]
 async fn panic_at_every_connection_to_a_master_becomes_a_permanent_fault_of_this_master() {
-    let settings = support::settings(["redis://a", "redis://b"]).dial(panics());
+    let settings = support::settings(["redis://a", "redis://b"]).dial(panicking_dial());
     let redlock = settings.wait(Wait::Forever).build().expect("good settings");
-    let said = end_of_wait(&redlock, "panics").await;
+    let details = error_of_wait(&redlock, "panics").await;
     assert!(
-        said.contains("internal failure of the client: odd weather"),
-        "{said}"
+        details.contains("internal failure of the client: odd weather"),
+        "{details}"
     );
-    assert!(!said.contains("s3cret"), "{said}");
+    assert!(!details.contains("s3cret"), "{details}");
     for inspection in redlock.inspect().await {
         let fault = inspection.fault.expect("a fault").to_string();
         assert!(fault.contains("odd weather"), "{fault}");
@@ -360,9 +365,12 @@ async fn master_is_used_again_after_a_panic() {
     let masters = support::masters(1);
     let address = masters.urls()[0].trim_start_matches("redis://").to_owned();
     let panicked = Arc::new(AtomicUsize::new(0));
-    let seen = panicked.clone();
+    let counter = panicked.clone();
     let dial: quorate::node::Dial = Arc::new(move |_, _| {
-        let (address, first) = (address.clone(), seen.fetch_add(1, Ordering::Relaxed) == 0);
+        let (address, first) = (
+            address.clone(),
+            counter.fetch_add(1, Ordering::Relaxed) == 0,
+        );
         Box::pin(async move {
             assert!(!first, "odd weather");
             let stream = tokio::net::TcpStream::connect(address).await?;

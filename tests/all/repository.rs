@@ -18,19 +18,26 @@ pub(crate) struct File {
 
 impl File {
     pub(crate) fn is_page(&self) -> bool {
-        self.path.extension().is_some_and(|end| end == "md")
+        self.path
+            .extension()
+            .is_some_and(|extension| extension == "md")
     }
 
     /// Returns true if this file contains Rust code.
     pub(crate) fn is_rust(&self) -> bool {
-        self.path.extension().is_some_and(|end| end == "rs")
+        self.path
+            .extension()
+            .is_some_and(|extension| extension == "rs")
     }
 
     /// The characters that begin a comment line in this file, such as `//`. `None` for a file type whose comments the
     /// tests do not check.
     pub(crate) fn comment(&self) -> Option<&'static str> {
-        let end = self.path.extension().and_then(|end| end.to_str());
-        match end {
+        let extension = self
+            .path
+            .extension()
+            .and_then(|extension| extension.to_str());
+        match extension {
             Some("rs") => Some("//"),
             Some("lua") => Some("--"),
             Some("toml" | "yml" | "yaml") => Some("#"),
@@ -42,23 +49,23 @@ impl File {
 
 /// All pages of the repository, and all files whose comments the tests check.
 pub(crate) fn files() -> Vec<File> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     let mut folders = vec![root().to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("an entry").path();
-            let name = path.file_name().and_then(|name| name.to_str());
-            if path.is_dir() && !name.is_some_and(|name| FOREIGN.contains(&name)) {
+            let file_name = path.file_name().and_then(|file_name| file_name.to_str());
+            if path.is_dir() && !file_name.is_some_and(|file_name| FOREIGN.contains(&file_name)) {
                 folders.push(path);
             } else if let Ok(text) = std::fs::read_to_string(&path) {
                 let path = path
                     .strip_prefix(root())
                     .expect("the path must begin with the root of the repository");
                 let path = path.to_owned();
-                found.push(File { path, text });
+                files.push(File { path, text });
             }
         }
     }
-    found.retain(|file| file.is_page() || file.comment().is_some());
-    found
+    files.retain(|file| file.is_page() || file.comment().is_some());
+    files
 }

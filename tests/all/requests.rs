@@ -5,39 +5,42 @@ use quorate::{AcquireError, Redlock};
 
 use crate::support::listener::Listener;
 
-fn warnings(of: impl FnOnce(&Redlock)) -> usize {
+fn count_unused_warnings(make_request: impl FnOnce(&Redlock)) -> usize {
     let listener = Listener::default();
     let listening = listener.listen();
-    of(&Redlock::in_memory(3));
+    make_request(&Redlock::in_memory(3));
     drop(listening);
     listener.output().matches("nothing was locked").count()
 }
 
 #[test]
 fn lock_request_that_is_dropped_unused_causes_a_warning() {
-    let unused = |redlock: &Redlock| {
+    let drop_unused = |redlock: &Redlock| {
         let _guard = redlock.lock("job");
     };
-    assert_eq!(warnings(unused), 1);
-    let with_options = |redlock: &Redlock| {
+    assert_eq!(count_unused_warnings(drop_unused), 1);
+    let drop_unused_with_options = |redlock: &Redlock| {
         let _guard = redlock.lock("job").note("mine").shared();
     };
-    assert_eq!(warnings(with_options), 1);
+    assert_eq!(count_unused_warnings(drop_unused_with_options), 1);
 }
 
 #[test]
 fn lock_request_that_was_used_or_cloned_causes_no_warning_when_dropped() {
     // Dropping a future that was never polled must not cause a warning. `select!` can drop such futures.
-    assert_eq!(warnings(|redlock| drop(redlock.lock("job").acquire())), 0);
     assert_eq!(
-        warnings(|redlock| drop(redlock.lock("job").into_future())),
+        count_unused_warnings(|redlock| drop(redlock.lock("job").acquire())),
         0
     );
-    let cloned = |redlock: &Redlock| {
+    assert_eq!(
+        count_unused_warnings(|redlock| drop(redlock.lock("job").into_future())),
+        0
+    );
+    let drop_clone = |redlock: &Redlock| {
         let template = redlock.lock("job");
         drop(template.clone().try_acquire());
     };
-    assert_eq!(warnings(cloned), 0);
+    assert_eq!(count_unused_warnings(drop_clone), 0);
 }
 
 /// Tests a request of the blocking API. The warning must not ask the caller to await the request.
@@ -48,9 +51,9 @@ fn warning_about_an_unused_blocking_lock_request_does_not_mention_await() {
     let listening = listener.listen();
     drop(quorate::blocking::Redlock::in_memory(3).lock("job"));
     drop(listening);
-    let heard = listener.output();
-    assert!(heard.contains("Call acquire() on it"), "{heard}");
-    assert!(!heard.contains("Await"), "{heard}");
+    let output = listener.output();
+    assert!(output.contains("Call acquire() on it"), "{output}");
+    assert!(!output.contains("Await"), "{output}");
 }
 
 /// If this environment variable is set, the test only creates lock requests and drops them without awaiting them. The
@@ -68,16 +71,16 @@ fn unused_lock_request_is_reported_on_standard_error_without_a_tracing_subscribe
     }
     let test =
         "requests::unused_lock_request_is_reported_on_standard_error_without_a_tracing_subscriber";
-    let this = std::env::current_exe().expect("this program");
-    let mut process = std::process::Command::new(this);
+    let program = std::env::current_exe().expect("this program");
+    let mut process = std::process::Command::new(program);
     process
         .args([test, "--exact", "--nocapture"])
         .env(DROPS, "1");
-    let ended = process.output().expect("the process starts");
-    let heard = String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.success(), "{heard}");
-    assert_eq!(heard.matches("nothing was locked").count(), 1, "{heard}");
-    assert!(heard.contains("first job"), "{heard}");
+    let process_output = process.output().expect("the process starts");
+    let output = String::from_utf8_lossy(&process_output.stderr);
+    assert!(process_output.status.success(), "{output}");
+    assert_eq!(output.matches("nothing was locked").count(), 1, "{output}");
+    assert!(output.contains("first job"), "{output}");
 }
 
 #[tokio::test]

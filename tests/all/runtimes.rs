@@ -46,35 +46,35 @@ fn redlock_serves_many_short_lived_runtimes_on_several_threads() {
         .wait(Wait::For(secs(8)))
         .build()
         .expect("good settings");
-    let failed: Vec<String> = thread::scope(|scope| {
+    let errors: Vec<String> = thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
             .map(|thread| {
                 let redlock = &redlock;
                 scope.spawn(move || {
-                    let mut failed = Vec::new();
+                    let mut errors = Vec::new();
                     for round in 0..25 {
                         runtime().block_on(async {
                             for n in 0..4 {
                                 match redlock.acquire(format!("{thread} {n}")).await {
                                     Ok(guard) => drop(guard),
-                                    Err(error) => failed.push(format!("{round}: {error}")),
+                                    Err(error) => errors.push(format!("{round}: {error}")),
                                 }
                             }
                         });
                     }
-                    failed
+                    errors
                 })
             })
             .collect();
-        let all = threads
+        let results = threads
             .into_iter()
             .map(|thread| thread.join().expect("no panic"));
-        all.flatten().collect()
+        results.flatten().collect()
     });
     assert!(
-        failed.is_empty(),
-        "{} of 400 calls failed: {failed:#?}",
-        failed.len()
+        errors.is_empty(),
+        "{} of 400 calls failed: {errors:#?}",
+        errors.len()
     );
 }
 
@@ -96,14 +96,14 @@ fn lock_is_acquired_and_renewed_without_a_tokio_runtime() {
     let redlock = settings(urls).build().expect("good settings");
     block_on(async {
         let guard = redlock.lock("job").ttl(secs(2)).await.expect("free");
-        let other = redlock.lock("job").wait(Wait::For(ms(2_500))).await;
-        assert!(other.is_err() && guard.is_valid());
+        let second_attempt = redlock.lock("job").wait(Wait::For(ms(2_500))).await;
+        assert!(second_attempt.is_err() && guard.is_valid());
         guard.release().await;
     });
-    let until = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + PATIENCE;
     while count_masters_with(&masters, "job") > 0 {
         assert!(
-            std::time::Instant::now() < until,
+            std::time::Instant::now() < deadline,
             "timed out waiting for the release of the lock"
         );
         thread::sleep(ms(5));
@@ -119,8 +119,8 @@ fn calls_work_without_a_tokio_runtime_after_a_tokio_runtime_was_used() {
     let redlock = settings(urls).build().expect("good settings");
     let guard = runtime().block_on(redlock.acquire("job")).expect("free");
     block_on(async {
-        let refused = redlock.lock("job").wait(Wait::For(ms(300))).await;
-        assert!(refused.is_err() && guard.is_valid());
+        let second_attempt = redlock.lock("job").wait(Wait::For(ms(300))).await;
+        assert!(second_attempt.is_err() && guard.is_valid());
         let status = redlock.status("job").await.expect("a good name");
         assert!(matches!(status.verdict(), StatusVerdict::Held(_)));
         for master in redlock.inspect().await {
@@ -133,9 +133,9 @@ fn calls_work_without_a_tokio_runtime_after_a_tokio_runtime_was_used() {
 }
 
 /// A store in memory that needs tokio's timers to connect, like a store with network connections.
-struct Timed(Table);
+struct TimedStore(Table);
 
-impl Store for Timed {
+impl Store for TimedStore {
     type Session = Table;
     type Listener = <Table as Store>::Listener;
 
@@ -165,7 +165,7 @@ impl Store for Timed {
 
 #[test]
 fn locks_kept_in_a_store_work_without_a_tokio_runtime() {
-    let store = StoreNode::new(Timed(Table::new("table", true)));
+    let store = StoreNode::new(TimedStore(Table::new("table", true)));
     let redlock = Redlock::builder()
         .node(store)
         .build()
@@ -182,7 +182,7 @@ fn locks_kept_in_a_store_work_without_a_tokio_runtime() {
 fn lock_kept_in_a_store_is_released_after_the_tokio_runtime_shut_down() {
     let table = Table::new("table", true);
     let redlock = || {
-        let store = StoreNode::new(Timed(table.clone()));
+        let store = StoreNode::new(TimedStore(table.clone()));
         let settings = Redlock::builder()
             .node(store)
             .ttl(secs(60))
@@ -192,12 +192,12 @@ fn lock_kept_in_a_store_is_released_after_the_tokio_runtime_shut_down() {
             .build()
             .expect("good settings")
     };
-    let (here, there) = (redlock(), redlock());
+    let (first_client, second_client) = (redlock(), redlock());
     let first = runtime();
-    let guard = first.block_on(here.acquire("job")).expect("free");
+    let guard = first.block_on(first_client.acquire("job")).expect("free");
     drop(guard);
     drop(first);
-    let second = runtime().block_on(there.acquire("job"));
+    let second = runtime().block_on(second_client.acquire("job"));
     assert!(second.is_ok(), "{second:?}");
 }
 
@@ -207,26 +207,26 @@ fn lock_kept_in_a_store_is_released_after_the_tokio_runtime_shut_down() {
 fn redlock_works_while_its_tokio_runtime_executes_no_tasks() {
     let masters = masters(3);
     let urls: Vec<_> = masters.iter().map(quorate_testbed::Server::url).collect();
-    let store = StoreNode::new(Timed(Table::new("table", true)));
+    let store = StoreNode::new(TimedStore(Table::new("table", true)));
     let settings = [settings(urls), Redlock::builder().node(store)];
     thread::scope(|scope| {
         for settings in settings {
             scope.spawn(move || {
                 let build_result = settings.wait(Wait::For(PATIENCE)).build();
                 let redlock = build_result.expect("good settings");
-                let idle = runtime();
+                let idle_runtime = runtime();
                 let lock = redlock.lock("job").ttl(secs(4)).acquire();
-                let guard = idle.block_on(lock).expect("free");
+                let guard = idle_runtime.block_on(lock).expect("free");
                 for name in ["a", "b"] {
-                    let other = runtime().block_on(redlock.acquire(name));
-                    drop(other.expect("free"));
+                    let second_attempt = runtime().block_on(redlock.acquire(name));
+                    drop(second_attempt.expect("free"));
                 }
                 drop(block_on(redlock.acquire("c")).expect("free"));
                 thread::sleep(secs(5));
                 assert!(guard.is_valid(), "the lock must be renewed");
                 drop(guard);
                 drop(block_on(redlock.acquire("job")).expect("free"));
-                drop(idle);
+                drop(idle_runtime);
             });
         }
     });

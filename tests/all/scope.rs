@@ -49,7 +49,7 @@ async fn future_of_a_generic_function_that_calls_scope_is_send() {
 )]
 /// A helper function that passes the fencing token to `body` instead of the guard. The future of `body` borrows no
 /// guard, so it needs no box.
-fn with_number<T, Body, Work>(
+fn run_with_token<T, Body, Work>(
     redlock: Redlock,
     body: Body,
 ) -> impl Future<Output = Result<T, ScopeError<T>>> + Send
@@ -67,7 +67,7 @@ where
 
 #[tokio::test]
 async fn future_of_a_function_that_passes_a_fencing_token_to_a_closure_is_send() {
-    let spawned = tokio::spawn(with_number(Redlock::in_memory(3), async |number| number));
+    let spawned = tokio::spawn(run_with_token(Redlock::in_memory(3), async |token| token));
     assert!(matches!(spawned.await, Ok(Ok(Some(_)))));
 }
 
@@ -86,31 +86,31 @@ impl From<ScopeError> for ReportError {
 #[tokio::test]
 async fn scope_error_distinguishes_a_failed_body_from_a_lost_lock() {
     let redlock = Redlock::in_memory(3);
-    let disk = || ReportError::Disk(io::ErrorKind::StorageFull.into());
-    let failed: Result<(), _> = redlock.try_scope("r", async |_| Err(disk())).await;
-    let full = |error: &ReportError| matches!(error, ReportError::Disk(why) if why.kind() == io::ErrorKind::StorageFull);
-    assert!(failed.as_ref().is_err_and(full), "{failed:?}");
+    let disk_full = || ReportError::Disk(io::ErrorKind::StorageFull.into());
+    let outcome: Result<(), _> = redlock.try_scope("r", async |_| Err(disk_full())).await;
+    let is_disk_full = |error: &ReportError| matches!(error, ReportError::Disk(why) if why.kind() == io::ErrorKind::StorageFull);
+    assert!(outcome.as_ref().is_err_and(is_disk_full), "{outcome:?}");
 
     let guard = redlock
         .acquire("r")
         .await
         .expect("the lock must be free again");
     let lock = redlock.lock("r").wait(quorate::Wait::For(ms(20)));
-    let held = lock.try_scope(async |_| Ok::<_, ReportError>(())).await;
-    let not_acquired =
+    let outcome = lock.try_scope(async |_| Ok::<_, ReportError>(())).await;
+    let is_not_acquired =
         |error: &ReportError| matches!(error, ReportError::Lock(ScopeError::NotAcquired(_)));
-    assert!(held.as_ref().is_err_and(not_acquired), "{held:?}");
+    assert!(outcome.as_ref().is_err_and(is_not_acquired), "{outcome:?}");
     guard.release().await;
 
     // The lock expires before the closure ends, so `scope` drops the closure's future.
-    let brief = redlock.lock("r").ttl(secs(1)).renewal(false);
-    let lost = brief
+    let brief_lock = redlock.lock("r").ttl(secs(1)).renewal(false);
+    let outcome = brief_lock
         .try_scope(async |_| {
             std::future::pending::<()>().await;
             Ok::<_, Box<dyn std::error::Error>>(())
         })
         .await;
-    let error = lost.expect_err("the scope must fail, because the lease has expired");
+    let error = outcome.expect_err("the scope must fail, because the lease has expired");
     assert!(matches!(
         error.downcast_ref::<ScopeError>(),
         Some(ScopeError::Lost {
@@ -124,13 +124,13 @@ async fn scope_error_distinguishes_a_failed_body_from_a_lost_lock() {
 async fn scope_reports_a_lock_that_ended_while_its_body_blocked_the_thread() {
     let redlock = Redlock::in_memory(3);
     let lock = redlock.lock("r").ttl(secs(1));
-    let ended = lock
+    let outcome = lock
         .scope(async |_| {
             std::thread::sleep(ms(1_200));
             "done"
         })
         .await;
-    let lost = ended.expect_err("the scope must report that the lock ended before the body");
-    assert!(lost.to_string().contains("lost"), "{lost}");
-    assert_eq!(lost.into_value(), Some("done"));
+    let outcome = outcome.expect_err("the scope must report that the lock ended before the body");
+    assert!(outcome.to_string().contains("lost"), "{outcome}");
+    assert_eq!(outcome.into_value(), Some("done"));
 }

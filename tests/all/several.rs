@@ -10,9 +10,9 @@ use crate::support::{
 };
 use quorate::{AcquireError, InvalidResource, Redlock, Wait};
 
-fn waits(masters: &quorate_testbed::Masters, most: Duration) -> Redlock {
+fn waiting_client(masters: &quorate_testbed::Masters, max_wait: Duration) -> Redlock {
     settings(masters.urls())
-        .wait(Wait::For(most))
+        .wait(Wait::For(max_wait))
         .build()
         .expect("good settings")
 }
@@ -21,7 +21,7 @@ fn waits(masters: &quorate_testbed::Masters, most: Duration) -> Redlock {
 async fn consecutive_locks_that_share_a_resource_have_rising_fencing_tokens() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let mut last = 0;
+    let mut last_token = 0;
     for round in 0..6 {
         let resources: &[&str] = match round % 3 {
             0 => &["a"],
@@ -30,7 +30,7 @@ async fn consecutive_locks_that_share_a_resource_have_rising_fencing_tokens() {
         };
         let guard = redlock.lock_all(resources).acquire().await.expect("free");
         // Each lock shares a resource with the previous lock, so its token must be larger than the previous token.
-        last = larger_token(guard.fencing_token(), last);
+        last_token = larger_token(guard.fencing_token(), last_token);
         guard.release().await;
     }
 }
@@ -38,38 +38,41 @@ async fn consecutive_locks_that_share_a_resource_have_rising_fencing_tokens() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_on_several_resources_never_deadlock() {
     let masters = masters(3);
-    let handles = [waits(&masters, secs(60)), waits(&masters, secs(60))];
-    let inside = Arc::new([const { AtomicU64::new(0) }; 3]);
+    let clients = [
+        waiting_client(&masters, secs(60)),
+        waiting_client(&masters, secs(60)),
+    ];
+    let counts_inside = Arc::new([const { AtomicU64::new(0) }; 3]);
     let names = ["a", "b", "c"];
     let mut tasks = Vec::new();
     for task in 0..9usize {
-        let redlock = handles[task % 2].clone();
-        let inside = inside.clone();
+        let redlock = clients[task % 2].clone();
+        let counts_inside = counts_inside.clone();
         tasks.push(tokio::spawn(async move {
             for round in 0..5 {
                 let (first, second) = ((task + round) % 3, (task + 2 * round + 1) % 3);
-                let wanted: Vec<usize> = if first == second {
+                let indices: Vec<usize> = if first == second {
                     vec![first]
                 } else {
                     vec![first, second]
                 };
                 let guard = redlock
-                    .lock_all(wanted.iter().map(|at| names[*at]))
+                    .lock_all(indices.iter().map(|index| names[*index]))
                     .acquire()
                     .await
                     .unwrap_or_else(|error| {
                         panic!("task {task} failed in its round {round}: {error}")
                     });
-                for at in &wanted {
+                for index in &indices {
                     assert_eq!(
-                        inside[*at].fetch_add(1, Ordering::SeqCst),
+                        counts_inside[*index].fetch_add(1, Ordering::SeqCst),
                         0,
                         "two clients must not hold the same resource"
                     );
                 }
                 tokio::time::sleep(ms(2)).await;
-                for at in &wanted {
-                    inside[*at].fetch_sub(1, Ordering::SeqCst);
+                for index in &indices {
+                    counts_inside[*index].fetch_sub(1, Ordering::SeqCst);
                 }
                 guard.release().await;
             }
@@ -84,22 +87,30 @@ async fn locks_on_several_resources_never_deadlock() {
 async fn lock_on_an_invalid_list_of_resources_is_refused_before_anything_is_sent() {
     let masters = masters(1);
     let redlock = redlock(&masters);
-    let refused = |error: AcquireError| match error {
+    let invalid_resources = |error: AcquireError| match error {
         AcquireError::InvalidResource(why) => why,
         other => panic!("{other}"),
     };
-    let many: Vec<String> = (0..17).map(|n| n.to_string()).collect();
-    let error = redlock.lock_all(&many).acquire().await.expect_err("17");
-    assert_eq!(refused(error), InvalidResource::TooMany(17));
+    let many_names: Vec<String> = (0..17).map(|n| n.to_string()).collect();
+    let error = redlock
+        .lock_all(&many_names)
+        .acquire()
+        .await
+        .expect_err("17");
+    assert_eq!(invalid_resources(error), InvalidResource::TooMany(17));
     let error = redlock.lock_all(["a", "b", "a"]).acquire().await;
-    let why = refused(error.expect_err("twice"));
+    let why = invalid_resources(error.expect_err("twice"));
     assert_eq!(why, InvalidResource::Twice("a".into()));
-    let none: [&str; 0] = [];
-    let error = redlock.lock_all(none).acquire().await.expect_err("none");
-    assert_eq!(refused(error), InvalidResource::Empty);
+    let no_names: [&str; 0] = [];
+    let error = redlock
+        .lock_all(no_names)
+        .acquire()
+        .await
+        .expect_err("none");
+    assert_eq!(invalid_resources(error), InvalidResource::Empty);
     let build_result = settings(masters.urls()).fencing(false).build();
-    let unfenced = build_result.expect("good settings");
-    let error = unfenced.lock_all(["a", "b"]).acquire().await;
+    let client_without_fencing = build_result.expect("good settings");
+    let error = client_without_fencing.lock_all(["a", "b"]).acquire().await;
     assert!(
         error
             .expect_err("a client without fencing must be refused")
@@ -115,19 +126,19 @@ async fn lock_on_a_list_of_one_resource_stores_an_ordinary_lock_key() {
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a"]).acquire().await.expect("free");
     let first = masters.iter().next().expect("one");
-    let held = ask_server(first, &["GET", "a"]);
-    assert_eq!(held.text().as_deref(), Some(&*guard.token().to_string()));
+    let value = ask_server(first, &["GET", "a"]);
+    assert_eq!(value.text().as_deref(), Some(&*guard.token().to_string()));
 }
 
 #[tokio::test]
 async fn guard_names_each_of_its_resources_without_the_key_prefix() {
     let redlock = Redlock::builder().in_memory(1).prefix("shop:");
     let redlock = redlock.build().expect("good settings");
-    let named = |guard: &quorate::LockGuard| -> Vec<Vec<u8>> {
+    let resources_of = |guard: &quorate::LockGuard| -> Vec<Vec<u8>> {
         guard.resources().map(<[u8]>::to_vec).collect()
     };
-    let one = redlock.acquire("a").await.expect("free");
-    assert_eq!(named(&one), [b"a"]);
-    let both = redlock.lock_all(["c", "b"]).acquire().await.expect("free");
-    assert_eq!(named(&both), [b"c", b"b"]);
+    let first_guard = redlock.acquire("a").await.expect("free");
+    assert_eq!(resources_of(&first_guard), [b"a"]);
+    let second_guard = redlock.lock_all(["c", "b"]).acquire().await.expect("free");
+    assert_eq!(resources_of(&second_guard), [b"c", b"b"]);
 }

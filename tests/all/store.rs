@@ -16,32 +16,37 @@ use quorate::{Inspection, Instant, Redlock, RedlockBuilder, Take, ValueError, Wa
 
 use crate::support::{larger_token, secs};
 
-/// Three masters that are stores in memory. If `clocked` is true, each store has a clock. Otherwise clients measure
+/// Three masters that are stores in memory. If `has_clock` is true, each store has a clock. Otherwise clients measure
 /// time with their own clocks.
-fn tables(clocked: bool) -> Vec<Table> {
+fn tables(has_clock: bool) -> Vec<Table> {
     (1..=3)
-        .map(|n| Table::new(&format!("table-{n}"), clocked))
+        .map(|n| Table::new(&format!("table-{n}"), has_clock))
         .collect()
 }
 
-fn over(tables: &[Table]) -> RedlockBuilder {
-    let patient = Redlock::builder().ttl(secs(5)).wait(Wait::For(secs(10)));
-    let add = |builder: RedlockBuilder, table: &Table| builder.node(StoreNode::new(table.clone()));
-    tables.iter().fold(patient, add)
+fn builder_over(tables: &[Table]) -> RedlockBuilder {
+    let builder = Redlock::builder().ttl(secs(5)).wait(Wait::For(secs(10)));
+    let add_store =
+        |builder: RedlockBuilder, table: &Table| builder.node(StoreNode::new(table.clone()));
+    tables.iter().fold(builder, add_store)
 }
 
 #[tokio::test]
 async fn lock_kept_in_stores_is_exclusive_until_its_release() {
-    for clocked in [true, false] {
-        let tables = tables(clocked);
-        let (one, other) = (over(&tables).build(), over(&tables).build());
-        let (one, other) = (one.expect("good settings"), other.expect("good settings"));
-        let mut last = 0;
+    for has_clock in [true, false] {
+        let tables = tables(has_clock);
+        let (first_client, second_client) =
+            (builder_over(&tables).build(), builder_over(&tables).build());
+        let (first_client, second_client) = (
+            first_client.expect("good settings"),
+            second_client.expect("good settings"),
+        );
+        let mut last_token = 0;
         for _ in 0..10 {
-            for redlock in [&one, &other] {
+            for redlock in [&first_client, &second_client] {
                 let guard = redlock.acquire("nightly").await.expect("free");
-                last = larger_token(guard.fencing_token(), last);
-                let refused = one.try_acquire("nightly").await;
+                last_token = larger_token(guard.fencing_token(), last_token);
+                let refused = first_client.try_acquire("nightly").await;
                 assert!(refused.expect("no fault").acquired().is_none());
                 guard.release().await;
             }
@@ -53,45 +58,50 @@ async fn lock_kept_in_stores_is_exclusive_until_its_release() {
 /// this extension must not use the old expiry.
 #[tokio::test]
 async fn writer_does_not_acquire_a_lock_that_a_second_reader_has_extended() {
-    for clocked in [true, false] {
-        let tables = tables(clocked);
-        let redlock = || over(&tables).ttl(secs(1)).build().expect("good settings");
-        let (dies, reader, writer) = (redlock(), redlock(), redlock());
+    for has_clock in [true, false] {
+        let tables = tables(has_clock);
+        let redlock = || {
+            builder_over(&tables)
+                .ttl(secs(1))
+                .build()
+                .expect("good settings")
+        };
+        let (dying_client, reader, writer) = (redlock(), redlock(), redlock());
         // The process of the first reader crashes, so it does not release its lock.
-        let read = dies.lock("page").shared().renewal(false).acquire();
-        std::mem::forget(read.await.expect("free"));
-        let write = writer.try_acquire("page").await.expect("no fault");
-        assert!(write.acquired().is_none());
+        let dying_read = dying_client.lock("page").shared().renewal(false).acquire();
+        std::mem::forget(dying_read.await.expect("free"));
+        let writer_attempt = writer.try_acquire("page").await.expect("no fault");
+        assert!(writer_attempt.acquired().is_none());
         tokio::time::sleep(Duration::from_millis(850)).await;
-        let read = reader.lock("page").shared().renewal(false).acquire();
-        let reads = read.await.expect("readers must not exclude readers");
+        let second_read = reader.lock("page").shared().renewal(false).acquire();
+        let read_guard = second_read.await.expect("readers must not exclude readers");
         tokio::time::sleep(Duration::from_millis(350)).await;
-        let write = writer.try_acquire("page").await.expect("no fault");
-        let writes = write.acquired().is_some();
+        let writer_attempt = writer.try_acquire("page").await.expect("no fault");
+        let is_granted = writer_attempt.acquired().is_some();
         assert!(
-            !(writes && reads.is_valid()),
-            "a reader and a writer must not hold the lock at the same time (store with a clock: {clocked})"
+            !(is_granted && read_guard.is_valid()),
+            "a reader and a writer must not hold the lock at the same time (store with a clock: {has_clock})"
         );
     }
 }
 
 #[tokio::test]
 async fn waiter_for_a_lock_kept_in_stores_is_woken_by_the_release() {
-    for clocked in [true, false] {
-        let tables = tables(clocked);
+    for has_clock in [true, false] {
+        let tables = tables(has_clock);
         let redlock = || {
-            over(&tables)
+            builder_over(&tables)
                 .ttl(secs(20))
                 .wait(Wait::For(secs(19)))
                 .build()
         };
-        let (one, other) = (redlock().expect("good"), redlock().expect("good"));
-        let guard = one.acquire("nightly").await.expect("free");
-        let waits = tokio::spawn(async move { other.acquire("nightly").await });
+        let (first_client, second_client) = (redlock().expect("good"), redlock().expect("good"));
+        let guard = first_client.acquire("nightly").await.expect("free");
+        let waiter = tokio::spawn(async move { second_client.acquire("nightly").await });
         tokio::time::sleep(Duration::from_millis(300)).await;
         let started_at = std::time::Instant::now();
         guard.release().await;
-        let guard = waits
+        let guard = waiter
             .await
             .expect("no panic")
             .expect("the waiter must get the lock");
@@ -105,25 +115,25 @@ async fn waiter_for_a_lock_kept_in_stores_is_woken_by_the_release() {
 /// A store whose clients poll for wake-ups. It remembers each wake-up, and counts the commits that failed because
 /// another client had changed the record.
 #[derive(Clone)]
-struct Counting {
+struct CountingStore {
     table: Table,
-    counted: Arc<Counted>,
+    counts: Arc<Counts>,
 }
 
 #[derive(Default)]
-struct Counted {
-    stale: AtomicUsize,
-    told: Mutex<Vec<Vec<Wake>>>,
+struct Counts {
+    stale_commits: AtomicUsize,
+    sent_wakes: Mutex<Vec<Vec<Wake>>>,
     wait_locks: Mutex<Vec<WaitLock>>,
     /// If true, the next commit fails, and the session with the store ends.
-    ends: AtomicBool,
+    ends_session: AtomicBool,
     /// If true, the address of the store leads to another server from the next session on.
-    moved: AtomicBool,
+    has_moved: AtomicBool,
 }
 
-struct CountingSession(<Table as Store>::Session, Arc<Counted>);
+struct CountingSession(<Table as Store>::Session, Arc<Counts>);
 
-impl Store for Counting {
+impl Store for CountingStore {
     type Session = CountingSession;
     type Listener = <Table as Store>::Listener;
 
@@ -137,9 +147,9 @@ impl Store for Counting {
 
     async fn connect(&self) -> Result<(CountingSession, Greeting), Fault> {
         let (session, greeting) = self.table.connect().await?;
-        let moved = self.counted.moved.load(Ordering::Relaxed);
-        let greeting = greeting.server(if moved { "another" } else { "one" });
-        Ok((CountingSession(session, self.counted.clone()), greeting))
+        let has_moved = self.counts.has_moved.load(Ordering::Relaxed);
+        let greeting = greeting.server(if has_moved { "another" } else { "one" });
+        Ok((CountingSession(session, self.counts.clone()), greeting))
     }
 
     async fn listen(&self, process: Arc<str>) -> Result<Self::Listener, Fault> {
@@ -157,22 +167,31 @@ impl Session for CountingSession {
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
-        if self.1.ends.swap(false, Ordering::Relaxed) {
+        if self.1.ends_session.swap(false, Ordering::Relaxed) {
             return Err(Fault::Disconnected("it has ended".into()));
         }
-        let said = self.0.commit(commits).await?;
-        let stale = said.what.iter().filter(|it| **it == Committed::Stale);
-        self.1.stale.fetch_add(stale.count(), Ordering::Relaxed);
-        let done = commits.iter().zip(&said.what);
-        let done = done.filter(|(_, it)| **it != Committed::Stale);
-        let wait_locks = done.clone().flat_map(|(commit, _)| &commit.wait_locks);
-        let mut known = self.1.wait_locks.lock().expect("no panic");
-        known.extend(wait_locks.cloned());
-        drop(known);
-        let done = done.filter(|(commit, _)| !commit.wakes.is_empty());
-        let told = done.map(|(commit, _)| commit.wakes.clone());
-        self.1.told.lock().expect("no panic").extend(told);
-        Ok(said)
+        let outcome = self.0.commit(commits).await?;
+        let stale_commits = outcome
+            .what
+            .iter()
+            .filter(|committed| **committed == Committed::Stale);
+        self.1
+            .stale_commits
+            .fetch_add(stale_commits.count(), Ordering::Relaxed);
+        let committed = commits.iter().zip(&outcome.what);
+        let committed = committed.filter(|(_, committed)| **committed != Committed::Stale);
+        let new_wait_locks = committed.clone().flat_map(|(commit, _)| &commit.wait_locks);
+        let mut wait_locks = self.1.wait_locks.lock().expect("no panic");
+        wait_locks.extend(new_wait_locks.cloned());
+        drop(wait_locks);
+        let committed = committed.filter(|(commit, _)| !commit.wakes.is_empty());
+        let sent_wakes = committed.map(|(commit, _)| commit.wakes.clone());
+        self.1
+            .sent_wakes
+            .lock()
+            .expect("no panic")
+            .extend(sent_wakes);
+        Ok(outcome)
     }
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
@@ -190,57 +209,57 @@ impl Session for CountingSession {
 
 #[tokio::test]
 async fn store_whose_address_leads_to_another_server_has_no_vote_until_max_ttl_has_passed() {
-    let counted = Arc::new(Counted::default());
-    let store = Counting {
+    let counts = Arc::new(Counts::default());
+    let store = CountingStore {
         table: Table::new("table", true).lanes(1),
-        counted: counted.clone(),
+        counts: counts.clone(),
     };
     let builder = Redlock::builder().node(StoreNode::new(store));
     let builder = builder.ttl(secs(3)).max_ttl(secs(3)).wait(Wait::None);
     let redlock = builder.build().expect("good settings");
     let guard = redlock.acquire("nightly").await.expect("free");
     guard.release().await;
-    counted.moved.store(true, Ordering::Relaxed);
-    counted.ends.store(true, Ordering::Relaxed);
-    let moved = std::time::Instant::now();
+    counts.has_moved.store(true, Ordering::Relaxed);
+    counts.ends_session.store(true, Ordering::Relaxed);
+    let has_moved = std::time::Instant::now();
     loop {
         let outcome = redlock.acquire("nightly").await;
         let error = outcome.expect_err("the vote of another server must not count");
         if error.details().contains("restart guard") {
             break;
         }
-        assert!(moved.elapsed() < secs(20), "{}", error.details());
+        assert!(has_moved.elapsed() < secs(20), "{}", error.details());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let lock = redlock.lock("nightly").wait(Wait::For(secs(20)));
     let guard = lock.acquire().await.expect("the votes must count again");
-    assert!(moved.elapsed() >= secs(3), "{:?}", moved.elapsed());
+    assert!(has_moved.elapsed() >= secs(3), "{:?}", has_moved.elapsed());
     guard.release().await;
 }
 
 #[tokio::test]
 async fn woken_waiter_reads_the_lock_record_before_writing_the_record() {
-    for clocked in [true, false] {
-        let (redlock, counted) = counting(clocked);
-        let (one, other) = (redlock(), redlock());
+    for has_clock in [true, false] {
+        let (redlock, counts) = counting_clients(has_clock);
+        let (first_client, second_client) = (redlock(), redlock());
         for _ in 0..5 {
-            let guard = one.acquire("nightly").await.expect("free");
-            let other = other.clone();
-            let waits = tokio::spawn(async move { other.acquire("nightly").await });
+            let guard = first_client.acquire("nightly").await.expect("free");
+            let second_client = second_client.clone();
+            let waiter = tokio::spawn(async move { second_client.acquire("nightly").await });
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let before = counted.stale.load(Ordering::Relaxed);
+            let before = counts.stale_commits.load(Ordering::Relaxed);
             guard.release().await;
-            let guard = waits
+            let guard = waiter
                 .await
                 .expect("no panic")
                 .expect("the waiter must get the lock");
             // The waiter may change the record while the holder releases the lock. So one commit of the release may
             // fail.
-            let late = counted.stale.load(Ordering::Relaxed) - before;
+            let stale_count = counts.stale_commits.load(Ordering::Relaxed) - before;
             assert!(
-                late <= 1,
-                "at most one commit may fail because the record has changed, but {late} did (store with a clock: \
-                 {clocked})"
+                stale_count <= 1,
+                "at most one commit may fail because the record has changed, but {stale_count} did (store with a clock: \
+                 {has_clock})"
             );
             guard.release().await;
         }
@@ -249,64 +268,68 @@ async fn woken_waiter_reads_the_lock_record_before_writing_the_record() {
 
 /// Creates one counting store. Returns a function that builds a new client of this store, and the counters of the
 /// store.
-fn counting(clocked: bool) -> (impl Fn() -> Redlock, Arc<Counted>) {
-    let (table, counted) = (Table::new("table", clocked), Arc::<Counted>::default());
-    let shown = counted.clone();
-    let open = move || {
-        let (table, counted) = (table.clone(), counted.clone());
-        let patient = Redlock::builder().ttl(secs(20)).wait(Wait::For(secs(19)));
-        let node = StoreNode::new(Counting { table, counted });
-        patient.node(node).build().expect("good")
+fn counting_clients(has_clock: bool) -> (impl Fn() -> Redlock, Arc<Counts>) {
+    let (table, counts) = (Table::new("table", has_clock), Arc::<Counts>::default());
+    let returned_counts = counts.clone();
+    let open_client = move || {
+        let (table, counts) = (table.clone(), counts.clone());
+        let builder = Redlock::builder().ttl(secs(20)).wait(Wait::For(secs(19)));
+        let node = StoreNode::new(CountingStore { table, counts });
+        builder.node(node).build().expect("good")
     };
-    (open, shown)
+    (open_client, returned_counts)
 }
 
 #[tokio::test]
 async fn each_waiter_at_a_store_holds_a_named_wait_lock_until_it_releases_the_lock() {
-    let (redlock, counted) = counting(true);
+    let (redlock, counts) = counting_clients(true);
     let guard = redlock().acquire("nightly").await.expect("free");
-    let mut waits = Vec::new();
+    let mut waiter = Vec::new();
     for _ in 0..3 {
-        let other = redlock();
-        waits.push(tokio::spawn(async move {
-            other.acquire("nightly").await?.release().await;
+        let second_client = redlock();
+        waiter.push(tokio::spawn(async move {
+            second_client.acquire("nightly").await?.release().await;
             Ok::<(), quorate::AcquireError>(())
         }));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let kept = |wanted: bool| -> BTreeSet<Arc<str>> {
-        let changes = counted.wait_locks.lock().expect("no panic");
+    let waiting_processes = |is_waiting: bool| -> BTreeSet<Arc<str>> {
+        let changes = counts.wait_locks.lock().expect("no panic");
         let names = changes.iter().filter_map(|change| match change {
-            WaitLock::Keep(name) if wanted => Some(name.clone()),
-            WaitLock::Release(name) if !wanted && name.contains(':') => Some(name.clone()),
+            WaitLock::Keep(name) if is_waiting => Some(name.clone()),
+            WaitLock::Release(name) if !is_waiting && name.contains(':') => Some(name.clone()),
             _ => None,
         });
         names.collect()
     };
     assert_eq!(
-        kept(true).len(),
+        waiting_processes(true).len(),
         3,
         "each of the three waiters must hold a wait lock"
     );
-    assert_eq!(kept(false).len(), 0);
+    assert_eq!(waiting_processes(false).len(), 0);
     guard.release().await;
-    for wait in waits {
+    for wait in waiter {
         wait.await
             .expect("no panic")
             .expect("the waiter must get the lock");
     }
-    assert_eq!(kept(false), kept(true));
-    let told = counted.told.lock().expect("no panic");
-    assert!(told.iter().all(|told| told.len() == 1), "{told:?}");
+    assert_eq!(waiting_processes(false), waiting_processes(true));
+    let sent_wakes = counts.sent_wakes.lock().expect("no panic");
+    assert!(
+        sent_wakes.iter().all(|sent_wakes| sent_wakes.len() == 1),
+        "{sent_wakes:?}"
+    );
 }
 
 #[tokio::test]
 async fn waiters_poll_if_fewer_than_a_majority_of_masters_can_wake_them() {
-    let all = tables(true).into_iter().enumerate();
-    let wake = |(n, table): (usize, Table)| if n == 0 { table } else { table.without_wakes() };
-    let tables: Vec<Table> = all.map(wake).collect();
+    let numbered_tables = tables(true).into_iter().enumerate();
+    let keep_wakes_of_first =
+        |(n, table): (usize, Table)| if n == 0 { table } else { table.without_wakes() };
+    let tables: Vec<Table> = numbered_tables.map(keep_wakes_of_first).collect();
     let redlock = || {
-        over(&tables)
+        builder_over(&tables)
             .ttl(secs(30))
             .wait(Wait::For(secs(29)))
             .build()
@@ -319,12 +342,12 @@ async fn waiters_poll_if_fewer_than_a_majority_of_masters_can_wake_them() {
     // In the first pass, the holder has acquired the lock without waiting. In the second pass, the holder has waited
     // for the lock.
     for _ in 0..2 {
-        let other = redlock().expect("good");
-        let waits = tokio::spawn(async move { other.acquire("nightly").await });
+        let second_client = redlock().expect("good");
+        let waiter = tokio::spawn(async move { second_client.acquire("nightly").await });
         tokio::time::sleep(Duration::from_millis(300)).await;
         let started_at = std::time::Instant::now();
         guard.release().await;
-        guard = waits
+        guard = waiter
             .await
             .expect("no panic")
             .expect("the waiter must get the lock");
@@ -338,14 +361,27 @@ async fn waiters_poll_if_fewer_than_a_majority_of_masters_can_wake_them() {
 async fn masters_of_different_kinds_can_serve_one_lock_together() {
     let memory = MemoryNode::new("memory");
     let tables = tables(true);
-    let both = |process: RedlockBuilder| process.node(memory.clone()).build();
-    let (one, other) = (both(over(&tables[..2])), both(over(&tables[..2])));
-    let (one, other) = (one.expect("good"), other.expect("good"));
+    let client = |process: RedlockBuilder| process.node(memory.clone()).build();
+    let (first_client, second_client) = (
+        client(builder_over(&tables[..2])),
+        client(builder_over(&tables[..2])),
+    );
+    let (first_client, second_client) = (first_client.expect("good"), second_client.expect("good"));
     let readers = [
-        one.lock("doc").shared().acquire().await.expect("free"),
-        other.lock("doc").shared().acquire().await.expect("shared"),
+        first_client
+            .lock("doc")
+            .shared()
+            .acquire()
+            .await
+            .expect("free"),
+        second_client
+            .lock("doc")
+            .shared()
+            .acquire()
+            .await
+            .expect("shared"),
     ];
-    let writer = other
+    let writer = second_client
         .lock("doc")
         .wait(Wait::For(Duration::from_millis(200)));
     assert!(
@@ -355,9 +391,13 @@ async fn masters_of_different_kinds_can_serve_one_lock_together() {
     for reader in readers {
         reader.release().await;
     }
-    let account = one.lock_all(["a", "b"]).acquire().await.expect("free");
+    let both_accounts = first_client
+        .lock_all(["a", "b"])
+        .acquire()
+        .await
+        .expect("free");
     assert!(
-        other
+        second_client
             .lock("b")
             .try_acquire()
             .await
@@ -365,9 +405,9 @@ async fn masters_of_different_kinds_can_serve_one_lock_together() {
             .acquired()
             .is_none()
     );
-    account.release().await;
+    both_accounts.release().await;
     memory.set_condition(quorate::node::memory::Condition::Down);
-    let guard = other
+    let guard = second_client
         .acquire("doc")
         .await
         .expect("the acquire must succeed, because two of the three masters can be reached");
@@ -377,35 +417,37 @@ async fn masters_of_different_kinds_can_serve_one_lock_together() {
 #[tokio::test]
 async fn settings_with_a_duplicate_store_or_too_short_ttl_are_refused() {
     let table = Table::new("table", true);
-    let twice = over(&[table.clone(), table.clone()]).build();
-    assert!(twice.unwrap_err().to_string().contains("table"));
-    let short = over(&[table]).ttl(Duration::from_millis(500)).build();
-    let why = short.unwrap_err().to_string();
+    let build_result = builder_over(&[table.clone(), table.clone()]).build();
+    assert!(build_result.unwrap_err().to_string().contains("table"));
+    let build_result = builder_over(&[table])
+        .ttl(Duration::from_millis(500))
+        .build();
+    let error = build_result.unwrap_err().to_string();
     assert!(
-        why.contains("of table is more than a quarter of the ttl"),
-        "{why}"
+        error.contains("of table is more than a quarter of the ttl"),
+        "{error}"
     );
 }
 
 #[tokio::test]
 async fn quota_over_stores_hands_out_no_more_units_than_it_has() {
-    for clocked in [true, false] {
-        let tables = tables(clocked);
-        let redlock = over(&tables).build().expect("good settings");
+    for has_clock in [true, false] {
+        let tables = tables(has_clock);
+        let redlock = builder_over(&tables).build().expect("good settings");
         let quota = redlock.quota("prizes");
         quota.create(10).await.expect("new");
         let mut takers = tokio::task::JoinSet::new();
         for _ in 0..4 {
-            let redlock = over(&tables).build().expect("good settings");
+            let redlock = builder_over(&tables).build().expect("good settings");
             takers.spawn(async move {
-                let mut taken = 0;
+                let mut acquire_token = 0;
                 while let Ok(take) = redlock.quota("prizes").take(1).await {
                     match take {
-                        Take::Taken { .. } => taken += 1,
+                        Take::Taken { .. } => acquire_token += 1,
                         Take::SoldOut { .. } => break,
                     }
                 }
-                taken
+                acquire_token
             });
         }
         assert_eq!(takers.join_all().await.into_iter().sum::<u32>(), 10);
@@ -413,16 +455,16 @@ async fn quota_over_stores_hands_out_no_more_units_than_it_has() {
 }
 
 /// A runtime whose wall clock is ahead by 30 days.
-struct Ahead(AtomicU64);
+struct ClockAhead(AtomicU64);
 
 const MONTH: Duration = secs(30 * 86_400);
 
 fn wall_micros() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.expect("after 1970").as_micros() as u64
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_epoch.expect("after 1970").as_micros() as u64
 }
 
-impl Runtime for Ahead {
+impl Runtime for ClockAhead {
     fn now(&self) -> Instant {
         Instant::now()
     }
@@ -442,27 +484,27 @@ impl Runtime for Ahead {
 
     fn random(&self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
-            let drawn = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
-            chunk.copy_from_slice(&drawn.to_le_bytes()[..chunk.len()]);
+            let random = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
+            chunk.copy_from_slice(&random.to_le_bytes()[..chunk.len()]);
         }
     }
 }
 
 #[tokio::test]
 async fn tokens_of_a_store_that_reports_dates_do_not_depend_on_client_clocks() {
-    let counted = Arc::new(Counted::default());
-    let store = Counting {
+    let counts = Arc::new(Counts::default());
+    let store = CountingStore {
         // With one lane, all locks of the client share one session with this store.
         table: Table::new("table", false).lanes(1),
-        counted: counted.clone(),
+        counts: counts.clone(),
     };
     let builder = Redlock::builder().node(StoreNode::new(store));
-    let builder = builder.runtime(Arc::new(Ahead(AtomicU64::new(1))));
+    let builder = builder.runtime(Arc::new(ClockAhead(AtomicU64::new(1))));
     let redlock = builder
         .wait(Wait::For(secs(10)))
         .build()
         .expect("good settings");
-    let taken = async |resource: &str| {
+    let acquire_token = async |resource: &str| {
         let guard = redlock.acquire(resource).await.expect("free");
         let number = guard
             .fencing_token()
@@ -470,18 +512,18 @@ async fn tokens_of_a_store_that_reports_dates_do_not_depend_on_client_clocks() {
         guard.release().await;
         number
     };
-    let near = |number: u64| number < wall_micros() + secs(3_600).as_micros() as u64;
+    let is_near_clock = |number: u64| number < wall_micros() + secs(3_600).as_micros() as u64;
     assert!(
-        near(taken("nightly").await),
+        is_near_clock(acquire_token("nightly").await),
         "the first session must draw a fencing token that is at most an hour ahead of the wall clock"
     );
-    counted.ends.store(true, Ordering::Relaxed);
+    counts.ends_session.store(true, Ordering::Relaxed);
     let _ = redlock.try_acquire("other").await;
     assert!(
-        near(taken("nightly").await),
+        is_near_clock(acquire_token("nightly").await),
         "the next session must draw a fencing token that is at most an hour ahead of the wall clock"
     );
-    assert!(near(taken("other").await));
+    assert!(is_near_clock(acquire_token("other").await));
     let nightly = redlock.once("report", secs(3_600));
     nightly
         .create()

@@ -21,20 +21,20 @@ use quorate::{Inspection, Instant, Redlock, Take};
 use crate::support::{larger_token, secs};
 
 /// A runtime of the library for these tests: a clock and timers in tokio's time, and random numbers.
-struct World {
+struct SimulatedRuntime {
     started_at: tokio::time::Instant,
     /// The time of the wall clock at the start of the test, in microseconds since 1970. The clocks of the stores show
     /// the same time.
-    wall: u64,
-    drawn: AtomicU64,
+    start_micros: u64,
+    random_state: AtomicU64,
 }
 
-impl World {
+impl SimulatedRuntime {
     fn new() -> Self {
         Self {
             started_at: tokio::time::Instant::now(),
-            wall: wall_micros(),
-            drawn: AtomicU64::new(1),
+            start_micros: wall_micros(),
+            random_state: AtomicU64::new(1),
         }
     }
 }
@@ -44,13 +44,13 @@ fn wall_micros() -> u64 {
     since.expect("after 1970").as_micros() as u64
 }
 
-impl Runtime for World {
+impl Runtime for SimulatedRuntime {
     fn now(&self) -> Instant {
         Instant::from_nanos(1_000_000_000 + self.started_at.elapsed().as_nanos() as u64)
     }
 
     fn wall_micros(&self) -> u64 {
-        self.wall + self.started_at.elapsed().as_micros() as u64
+        self.start_micros + self.started_at.elapsed().as_micros() as u64
     }
 
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
@@ -65,10 +65,10 @@ impl Runtime for World {
 
     fn random(&self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
-            let drawn = self
-                .drawn
+            let random_state = self
+                .random_state
                 .fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
-            chunk.copy_from_slice(&drawn.to_le_bytes()[..chunk.len()]);
+            chunk.copy_from_slice(&random_state.to_le_bytes()[..chunk.len()]);
         }
     }
 }
@@ -76,38 +76,41 @@ impl Runtime for World {
 const HOUR: Duration = secs(3600);
 
 async fn records(table: &Table) -> Vec<String> {
-    let all = table.clone().page(0, 10_000).await.expect("in memory").what;
-    let shown = |name: &[u8]| name.escape_ascii().to_string();
-    all.iter().map(|(name, _)| shown(name)).collect()
+    let records = table.clone().page(0, 10_000).await.expect("in memory").what;
+    let escaped = |name: &[u8]| name.escape_ascii().to_string();
+    records.iter().map(|(name, _)| escaped(name)).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn clients_remove_store_records_that_were_unused_for_a_day() {
-    let world = Arc::new(World::new());
+    let runtime = Arc::new(SimulatedRuntime::new());
     // This store has no clock. So a client removes a record only if the client itself has seen the record unchanged for
     // a day.
     let table = Table::new("table", false);
     let redlock = || {
-        let builder = Redlock::builder().ttl(secs(30)).runtime(world.clone());
+        let builder = Redlock::builder().ttl(secs(30)).runtime(runtime.clone());
         builder
             .node(StoreNode::new(table.clone()))
             .build()
             .expect("good")
     };
-    let (gone, stays) = (redlock(), redlock());
-    let mut numbers = Vec::new();
+    let (first_client, second_client) = (redlock(), redlock());
+    let mut tokens = Vec::new();
     for i in 0..150 {
-        let guard = gone.acquire(format!("invoice-{i}")).await.expect("free");
-        numbers.push(
+        let guard = first_client
+            .acquire(format!("invoice-{i}"))
+            .await
+            .expect("free");
+        tokens.push(
             guard
                 .fencing_token()
                 .expect("the lock must have a fencing token"),
         );
         guard.release().await;
     }
-    drop(gone);
-    let held = stays.acquire("held").await.expect("free");
-    let prizes = stays.quota("prizes");
+    drop(first_client);
+    let held_guard = second_client.acquire("held").await.expect("free");
+    let prizes = second_client.quota("prizes");
     prizes.create(10).await.expect("new");
     assert_eq!(records(&table).await.len(), 152);
 
@@ -117,74 +120,81 @@ async fn clients_remove_store_records_that_were_unused_for_a_day() {
         152,
         "the fencing counters must be kept for a day"
     );
-    assert!(held.is_valid());
+    assert!(held_guard.is_valid());
 
     tokio::time::sleep(4 * HOUR).await;
-    let left = records(&table).await;
-    assert_eq!(left, ["held", "prizes"]);
-    assert!(held.is_valid());
+    let remaining_records = records(&table).await;
+    assert_eq!(remaining_records, ["held", "prizes"]);
+    assert!(held_guard.is_valid());
     assert_eq!(prizes.take(1).await.expect("kept"), Take::Taken { left: 9 });
 
-    for (i, before) in numbers.into_iter().enumerate() {
-        let guard = stays.acquire(format!("invoice-{i}")).await.expect("free");
+    for (i, token_before) in tokens.into_iter().enumerate() {
+        let guard = second_client
+            .acquire(format!("invoice-{i}"))
+            .await
+            .expect("free");
         assert!(
             guard
                 .fencing_token()
                 .expect("the lock must have a fencing token")
-                > before,
+                > token_before,
             "{i}"
         );
         guard.release().await;
     }
-    held.release().await;
+    held_guard.release().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn store_announces_a_new_leader_to_an_observer_that_waited_for_minutes() {
-    let world = Arc::new(World::new());
+    let runtime = Arc::new(SimulatedRuntime::new());
     // Use a store without a clock. Then the clients measure all times with their own clock, which is paused in this
     // test.
     let table = Table::new("table", false);
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(1200)).max_ttl(secs(1200));
-        let builder = builder.runtime(world.clone());
+        let builder = builder.runtime(runtime.clone());
         let node = StoreNode::new(table.clone());
         builder.node(node).build().expect("good")
     };
     let (observer, candidate) = (redlock(), redlock());
-    let mut seen = observer
+    let mut observation = observer
         .election("boss")
         .observe()
         .expect("the name must be valid");
-    assert_eq!(seen.next().await, None);
-    let seen = tokio::spawn(async move { seen.next().await.map(|leader| leader.term) });
+    assert_eq!(observation.next().await, None);
+    let observation =
+        tokio::spawn(async move { observation.next().await.map(|leader| leader.term) });
     // The store forgets an observer after a minute. The observer must register again in time, although it polls only
     // every 400 s.
     tokio::time::sleep(secs(150)).await;
     let started_at = tokio::time::Instant::now();
-    let leads = candidate.election("boss").campaign("here").await;
-    let leads =
-        leads.expect("the candidate must become the leader, because no other candidate leads");
-    assert_eq!(seen.await.expect("no panic"), Some(leads.term()));
+    let leadership = candidate.election("boss").campaign("here").await;
+    let leadership =
+        leadership.expect("the candidate must become the leader, because no other candidate leads");
+    assert_eq!(
+        observation.await.expect("no panic"),
+        Some(leadership.term())
+    );
     assert!(started_at.elapsed() < secs(5), "{:?}", started_at.elapsed());
 }
 
-/// A store that the test can make unreachable with `away`.
+/// A store that the test can make unreachable with `is_unreachable`.
 #[derive(Clone)]
-struct Reachable {
+struct UnreliableStore {
     table: Table,
-    away: Arc<AtomicBool>,
+    is_unreachable: Arc<AtomicBool>,
     /// By how many microseconds the dates that the store reports are ahead of the real time. Negative if they are
     /// behind.
-    ahead: Arc<AtomicI64>,
+    date_offset_us: Arc<AtomicI64>,
 }
 
 /// A session with the store. The second field is the most recent date that the store reported in this session, if any.
-struct ReachableSession(Reachable, Option<Date>);
+struct UnreliableSession(UnreliableStore, Option<Date>);
 
-impl Reachable {
-    fn ask(&self) -> Result<(), Fault> {
-        if self.away.load(Ordering::Relaxed) {
+impl UnreliableStore {
+    fn fail_if_unreachable(&self) -> Result<(), Fault> {
+        if self.is_unreachable.load(Ordering::Relaxed) {
             return Err(Fault::Down("away".into()));
         }
         Ok(())
@@ -192,13 +202,13 @@ impl Reachable {
 
     fn date(&self) -> Option<Date> {
         let Date { micros, era, .. } = self.table.date_now()?;
-        let micros = micros.saturating_add_signed(self.ahead.load(Ordering::Relaxed));
+        let micros = micros.saturating_add_signed(self.date_offset_us.load(Ordering::Relaxed));
         Some(Date::new(micros, era))
     }
 }
 
-impl Store for Reachable {
-    type Session = ReachableSession;
+impl Store for UnreliableStore {
+    type Session = UnreliableSession;
     type Listener = <Table as Store>::Listener;
 
     fn name(&self) -> &NodeName {
@@ -211,10 +221,10 @@ impl Store for Reachable {
         traits.without_wakes()
     }
 
-    async fn connect(&self) -> Result<(ReachableSession, Greeting), Fault> {
-        self.ask()?;
+    async fn connect(&self) -> Result<(UnreliableSession, Greeting), Fault> {
+        self.fail_if_unreachable()?;
         let (_, greeting) = self.table.connect().await?;
-        Ok((ReachableSession(self.clone(), self.date()), greeting))
+        Ok((UnreliableSession(self.clone(), self.date()), greeting))
     }
 
     async fn listen(&self, process: Arc<str>) -> Result<Self::Listener, Fault> {
@@ -226,27 +236,27 @@ impl Store for Reachable {
     }
 }
 
-impl Session for ReachableSession {
+impl Session for UnreliableSession {
     async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
-        self.0.ask()?;
+        self.0.fail_if_unreachable()?;
         self.0.table.load(names).await
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
-        self.0.ask()?;
-        let said = self.0.table.commit(commits).await?;
-        let done = said
+        self.0.fail_if_unreachable()?;
+        let outcome = self.0.table.commit(commits).await?;
+        let has_committed = outcome
             .what
             .iter()
             .any(|one| matches!(one, Committed::Done(_)));
-        if done {
+        if has_committed {
             self.1 = self.0.date();
         }
-        Ok(said)
+        Ok(outcome)
     }
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
-        self.0.ask()?;
+        self.0.fail_if_unreachable()?;
         self.0.table.page(from, count).await
     }
 
@@ -255,47 +265,47 @@ impl Session for ReachableSession {
     }
 
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
-        self.0.ask()?;
+        self.0.fail_if_unreachable()?;
         self.0.table.remove(records).await
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn pending_release_of_a_dropped_client_is_retried_for_one_second_only() {
-    for (back_after, delivered) in [(Duration::from_millis(500), true), (secs(3), false)] {
-        let world = Arc::new(World::new());
-        let store = Reachable {
+    for (outage, is_granted) in [(Duration::from_millis(500), true), (secs(3), false)] {
+        let runtime = Arc::new(SimulatedRuntime::new());
+        let store = UnreliableStore {
             table: Table::new("table", false),
-            away: Arc::default(),
-            ahead: Arc::default(),
+            is_unreachable: Arc::default(),
+            date_offset_us: Arc::default(),
         };
         let redlock = || {
             let builder = Redlock::builder().ttl(secs(600)).max_ttl(secs(600));
-            let builder = builder.runtime(world.clone());
+            let builder = builder.runtime(runtime.clone());
             let node = StoreNode::new(store.clone());
             builder.node(node).build().expect("good")
         };
-        let (gone, other) = (redlock(), redlock());
-        let guard = gone.acquire("nightly").await.expect("free");
-        store.away.store(true, Ordering::Relaxed);
+        let (first_client, other) = (redlock(), redlock());
+        let guard = first_client.acquire("nightly").await.expect("free");
+        store.is_unreachable.store(true, Ordering::Relaxed);
         drop(guard);
         tokio::time::sleep(Duration::from_millis(50)).await;
-        drop(gone);
-        tokio::time::sleep(back_after).await;
-        store.away.store(false, Ordering::Relaxed);
+        drop(first_client);
+        tokio::time::sleep(outage).await;
+        store.is_unreachable.store(false, Ordering::Relaxed);
         tokio::time::sleep(secs(10)).await;
-        let tried = other
+        let attempt = other
             .try_acquire("nightly")
             .await
             .expect("the master must answer");
-        assert_eq!(tried.acquired().is_some(), delivered, "{back_after:?}");
+        assert_eq!(attempt.acquired().is_some(), is_granted, "{outage:?}");
     }
 }
 
-/// The runtime of the `World`, but with a wall clock that is behind by the given duration.
-struct Behind(Arc<World>, Duration);
+/// The runtime of the `SimulatedRuntime`, but with a wall clock that is behind by the given duration.
+struct ClockBehind(Arc<SimulatedRuntime>, Duration);
 
-impl Runtime for Behind {
+impl Runtime for ClockBehind {
     fn now(&self) -> Instant {
         self.0.now()
     }
@@ -319,7 +329,7 @@ impl Runtime for Behind {
 
 #[tokio::test(start_paused = true)]
 async fn fencing_counter_never_restarts_with_a_smaller_number_after_long_disuse() {
-    let world = Arc::new(World::new());
+    let runtime = Arc::new(SimulatedRuntime::new());
     for table in [
         Table::new("dated", false),
         Table::new("undated", false).undated(),
@@ -329,31 +339,31 @@ async fn fencing_counter_never_restarts_with_a_smaller_number_after_long_disuse(
             let builder = builder.node(StoreNode::new(table.clone()));
             builder.build().expect("good")
         };
-        let first = redlock(world.clone());
+        let first = redlock(runtime.clone());
         let guard = first.acquire("nightly").await.expect("free");
-        let before = guard
+        let token_before = guard
             .fencing_token()
             .expect("the lock must have a fencing token");
         guard.release().await;
-        let stays = first.acquire("held").await.expect("free");
+        let second_client = first.acquire("held").await.expect("free");
         // The first client has seen the unused record unchanged for longer than a day, so it removes the record.
         tokio::time::sleep(27 * HOUR).await;
-        let next = redlock(Arc::new(Behind(world.clone(), 30 * HOUR)));
-        let guard = next.acquire("nightly").await.expect("free");
-        larger_token(guard.fencing_token(), before);
+        let next_client = redlock(Arc::new(ClockBehind(runtime.clone(), 30 * HOUR)));
+        let guard = next_client.acquire("nightly").await.expect("free");
+        larger_token(guard.fencing_token(), token_before);
         guard.release().await;
-        stays.release().await;
+        second_client.release().await;
     }
 }
 
-fn client(world: &Arc<World>, store: &Reachable) -> Redlock {
-    let builder = Redlock::builder().ttl(secs(30)).runtime(world.clone());
+fn client(runtime: &Arc<SimulatedRuntime>, store: &UnreliableStore) -> Redlock {
+    let builder = Redlock::builder().ttl(secs(30)).runtime(runtime.clone());
     let builder = builder.node(StoreNode::new(store.clone()));
     builder.build().expect("good")
 }
 
 /// Acquires and releases the lock on this resource. Returns its fencing token.
-async fn taken(redlock: &Redlock, resource: &str) -> u64 {
+async fn acquire_token(redlock: &Redlock, resource: &str) -> u64 {
     let guard = redlock.acquire(resource).await.expect("free");
     let number = guard
         .fencing_token()
@@ -362,47 +372,50 @@ async fn taken(redlock: &Redlock, resource: &str) -> u64 {
     number
 }
 
-/// The session `idle` last saw a store date that was 30 hours too early. Its next token must be based on the store's
+/// The session `idle_client` last saw a store date that was 30 hours too early. Its next token must be based on the store's
 /// current date.
 #[tokio::test(start_paused = true)]
 async fn idle_session_uses_the_current_date_of_the_store_for_its_next_token() {
-    let world = Arc::new(World::new());
-    let store = Reachable {
+    let runtime = Arc::new(SimulatedRuntime::new());
+    let store = UnreliableStore {
         table: Table::new("table", false),
-        away: Arc::default(),
-        ahead: Arc::new(AtomicI64::new(-((30 * HOUR).as_micros() as i64))),
+        is_unreachable: Arc::default(),
+        date_offset_us: Arc::new(AtomicI64::new(-((30 * HOUR).as_micros() as i64))),
     };
-    let (idle, busy) = (client(&world, &store), client(&world, &store));
-    taken(&idle, "other").await;
-    store.ahead.store(0, Ordering::Relaxed);
-    let held = busy.acquire("held").await.expect("free");
-    let last = taken(&busy, "nightly").await;
+    let (idle_client, busy_client) = (client(&runtime, &store), client(&runtime, &store));
+    acquire_token(&idle_client, "other").await;
+    store.date_offset_us.store(0, Ordering::Relaxed);
+    let held_guard = busy_client.acquire("held").await.expect("free");
+    let last_token = acquire_token(&busy_client, "nightly").await;
     tokio::time::sleep(27 * HOUR).await;
     assert_eq!(records(&store.table).await, ["held"]);
-    larger_token(Some(taken(&idle, "nightly").await), last);
-    held.release().await;
+    larger_token(
+        Some(acquire_token(&idle_client, "nightly").await),
+        last_token,
+    );
+    held_guard.release().await;
 }
 
 /// Simulates a ZooKeeper ensemble. The clock of its leading server is two days ahead. Then a server with a correct
 /// clock becomes the leading server.
 #[tokio::test(start_paused = true)]
 async fn store_record_with_a_token_from_a_future_date_outlives_that_date() {
-    let world = Arc::new(World::new());
-    let store = Reachable {
+    let runtime = Arc::new(SimulatedRuntime::new());
+    let store = UnreliableStore {
         table: Table::new("table", false),
-        away: Arc::default(),
-        ahead: Arc::new(AtomicI64::new((48 * HOUR).as_micros() as i64)),
+        is_unreachable: Arc::default(),
+        date_offset_us: Arc::new(AtomicI64::new((48 * HOUR).as_micros() as i64)),
     };
-    let redlock = || client(&world, &store);
+    let redlock = || client(&runtime, &store);
     let first = redlock();
-    let mut last = taken(&first, "nightly").await;
-    taken(&first, "idle").await;
-    store.ahead.store(0, Ordering::Relaxed);
+    let mut last_token = acquire_token(&first, "nightly").await;
+    acquire_token(&first, "idle").await;
+    store.date_offset_us.store(0, Ordering::Relaxed);
     // A client learns the corrected date from the reply to a change that it makes.
-    taken(&first, "other").await;
+    acquire_token(&first, "other").await;
     tokio::time::sleep(27 * HOUR).await;
     for client in [first.clone(), redlock()] {
-        last = larger_token(Some(taken(&client, "nightly").await), last);
+        last_token = larger_token(Some(acquire_token(&client, "nightly").await), last_token);
     }
     tokio::time::sleep(40 * HOUR).await;
     assert_eq!(records(&store.table).await, ["idle", "nightly", "other"]);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The layers of `src/`, the lowest first. A file may import from its own layer and from lower layers.
-const FLOORS: [&[&str]; 13] = [
+const LAYERS: [&[&str]; 13] = [
     &["protocol"],
     &[
         "clock", "fence", "fork", "hosting", "panics", "runtime", "repeats", "retry", "settings",
@@ -28,7 +28,7 @@ const FLOORS: [&[&str]; 13] = [
 ];
 
 /// For each package, the maximum number of source files in import cycles. Lower these numbers, but never raise them.
-const CIRCLES: [(&str, usize); 12] = [
+const MAX_CIRCLES: [(&str, usize); 12] = [
     ("src", 0),
     ("testbed/src", 0),
     ("cli/src", 0),
@@ -73,13 +73,11 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
 
 /// The path of the module in this file, such as `["node", "redis", "link"]`. It is empty for the root of the package.
 fn module(path: &Path, base: &Path) -> Vec<String> {
-    let inside = path
+    let inner = path
         .strip_prefix(base)
         .expect("the path must begin with the path of the folder")
         .with_extension("");
-    let parts = inside
-        .iter()
-        .map(|part| part.to_string_lossy().into_owned());
+    let parts = inner.iter().map(|part| part.to_string_lossy().into_owned());
     let mut parts: Vec<String> = parts.collect();
     if matches!(
         parts.last().map(String::as_str),
@@ -91,14 +89,14 @@ fn module(path: &Path, base: &Path) -> Vec<String> {
 }
 
 /// The paths that one `use` imports, with braces expanded: `a::{b, c}` becomes `a::b` and `a::c`.
-fn spread(text: &str) -> Vec<String> {
-    let Some(open) = text.find('{') else {
+fn expand_import(text: &str) -> Vec<String> {
+    let Some(open_functions) = text.find('{') else {
         return vec![text.trim().to_owned()];
     };
-    let (before, inside) = (&text[..open], &text[open + 1..]);
+    let (prefix, inner) = (&text[..open_functions], &text[open_functions + 1..]);
     let mut depth = 0;
     let mut parts = vec![String::new()];
-    for c in inside.chars() {
+    for c in inner.chars() {
         match c {
             '}' if depth == 0 => break,
             ',' if depth == 0 => parts.push(String::new()),
@@ -113,22 +111,22 @@ fn spread(text: &str) -> Vec<String> {
     }
     let parts = parts.iter().filter(|part| !part.trim().is_empty());
     parts
-        .flat_map(|part| spread(&format!("{before}{}", part.trim())))
+        .flat_map(|part| expand_import(&format!("{prefix}{}", part.trim())))
         .collect()
 }
 
-type Arrows = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
+type Imports = BTreeMap<Vec<String>, BTreeSet<Vec<String>>>;
 
 /// The module to which the import path `path` leads in the module `from`. `None` if that module is outside of the
 /// package.
-fn target(
+fn imported_module(
     from: &[String],
     path: &str,
     modules: &BTreeSet<Vec<String>>,
     folders: bool,
 ) -> Option<Vec<String>> {
     let mut words = path.split("::").map(|word| word.trim().to_owned());
-    let mut at = match words.next().as_deref() {
+    let mut module = match words.next().as_deref() {
         Some("crate") => Vec::new(),
         Some("super") => from[..from.len().saturating_sub(1)].to_vec(),
         Some("self") => from.to_vec(),
@@ -140,27 +138,27 @@ fn target(
     };
     for word in words {
         if word == "super" {
-            at.pop();
+            module.pop();
             continue;
         }
-        let mut next = at.clone();
-        next.push(word);
-        if !modules.contains(&next) {
+        let mut pending = module.clone();
+        pending.push(word);
+        if !modules.contains(&pending) {
             break;
         }
-        at = next;
+        module = pending;
     }
-    Some(at)
+    Some(module)
 }
 
 /// All imports of a package: for each module, the set of modules that it imports.
-fn arrows(package: &str) -> Arrows {
+fn imports_of(package: &str) -> Imports {
     let base = &root().join(package);
     let folders = FOLDERS_READ.contains(&package);
     let mut files = Vec::new();
     sources(base, &mut files);
     let modules: BTreeSet<_> = files.iter().map(|file| module(file, base)).collect();
-    let mut arrows = Arrows::new();
+    let mut imports_of = Imports::new();
     for file in &files {
         let from = module(file, base);
         let text = std::fs::read_to_string(file).expect("a source");
@@ -172,15 +170,17 @@ fn arrows(package: &str) -> Arrows {
             .filter(|line| !line.trim_start().starts_with("//"))
             .collect();
         let code = lines.join("\n");
-        let to = arrows.entry(from.clone()).or_default();
-        let of_path = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        let targets = imports_of.entry(from.clone()).or_default();
+        let is_path_character = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         // Skip imports with braces: the code below handles them.
-        let paths = code.split(|c| !of_path(c));
+        let paths = code.split(|c| !is_path_character(c));
         for path in paths.filter(|path| path.contains("::") && !path.ends_with("::")) {
             if folders || path.starts_with("crate::") {
-                let at = target(&from, path, &modules, folders);
+                let module = imported_module(&from, path, &modules, folders);
                 // Skip items of the crate root, such as `crate::Name`, unless `folders` is true.
-                to.extend(at.filter(|at| (folders || !at.is_empty()) && *at != from));
+                targets.extend(
+                    module.filter(|module| (folders || !module.is_empty()) && *module != from),
+                );
             }
         }
         for import in code
@@ -193,85 +193,94 @@ fn arrows(package: &str) -> Arrows {
                 .next()
                 .unwrap_or_default()
                 .replace('\n', " ");
-            for path in spread(&import) {
-                to.extend(
-                    target(&from, &path, &modules, folders)
+            for path in expand_import(&import) {
+                targets.extend(
+                    imported_module(&from, &path, &modules, folders)
                         .into_iter()
-                        .filter(|at| *at != from),
+                        .filter(|module| *module != from),
                 );
             }
         }
     }
-    arrows
+    imports_of
 }
 
 /// The modules that are part of an import cycle.
-fn in_circles(arrows: &Arrows) -> Vec<&Vec<String>> {
-    let reaches = |start: &Vec<String>| {
-        let mut seen = BTreeSet::new();
-        let mut next: Vec<_> = arrows[start].iter().collect();
-        while let Some(at) = next.pop() {
-            if at == start {
+fn files_in_circles(imports_of: &Imports) -> Vec<&Vec<String>> {
+    let is_in_circle = |start: &Vec<String>| {
+        let mut count = BTreeSet::new();
+        let mut pending: Vec<_> = imports_of[start].iter().collect();
+        while let Some(module) = pending.pop() {
+            if module == start {
                 return true;
             }
-            if seen.insert(at) {
-                next.extend(arrows.get(at).into_iter().flatten());
+            if count.insert(module) {
+                pending.extend(imports_of.get(module).into_iter().flatten());
             }
         }
         false
     };
-    arrows.keys().filter(|start| reaches(start)).collect()
+    imports_of
+        .keys()
+        .filter(|start| is_in_circle(start))
+        .collect()
 }
 
 #[test]
 fn number_of_files_in_import_cycles_does_not_grow() {
-    for (package, most) in CIRCLES {
-        let arrows = arrows(package);
-        assert!(arrows.len() > 2, "no sources of {package} were found");
-        let circles = in_circles(&arrows);
-        let names: Vec<String> = circles.iter().map(|file| file.join("/")).collect();
+    for (package, max_count) in MAX_CIRCLES {
+        let imports_of = imports_of(package);
+        assert!(imports_of.len() > 2, "no sources of {package} were found");
+        let circles = files_in_circles(&imports_of);
+        let names_a_key: Vec<String> = circles.iter().map(|file| file.join("/")).collect();
         assert!(
-            names.len() <= most,
-            "{package}: {} files import each other in cycles, but at most {most} may: {names:?}",
-            names.len()
+            names_a_key.len() <= max_count,
+            "{package}: {} files import each other in cycles, but at most {max_count} may: {names_a_key:?}",
+            names_a_key.len()
         );
         assert!(
-            names.len() == most,
-            "{package}: only {} files import each other in cycles: lower the limit {most} in this test: {names:?}",
-            names.len()
+            names_a_key.len() == max_count,
+            "{package}: only {} files import each other in cycles: lower the limit {max_count} in this test: {names_a_key:?}",
+            names_a_key.len()
         );
     }
 }
 
 #[test]
 fn library_files_import_nothing_from_higher_layers() {
-    let floor = |module: &[String]| {
-        let room = module.first().map_or("lib", String::as_str);
-        let found = FLOORS.iter().position(|rooms| rooms.contains(&room));
-        found.unwrap_or_else(|| {
-            panic!("the module {room} has no layer: add it to `FLOORS` in tests/all/tidy.rs")
+    let layer_of = |module: &[String]| {
+        let module_name = module.first().map_or("lib", String::as_str);
+        let lengths = LAYERS.iter().position(|layer| layer.contains(&module_name));
+        lengths.unwrap_or_else(|| {
+            panic!("the module {module_name} has no layer: add it to `FLOORS` in tests/all/tidy.rs")
         })
     };
-    let mut back = Vec::new();
-    for (from, all) in arrows("src") {
-        for to in all {
+    let mut upward_imports = Vec::new();
+    for (from, all) in imports_of("src") {
+        for targets in all {
             // Skip the crate root (`lib.rs`): it may import from all layers, because it only re-exports items.
-            if !from.is_empty() && floor(&to) > floor(&from) {
-                back.push(format!("{} -> {}", from.join("/"), to.join("/")));
+            if !from.is_empty() && layer_of(&targets) > layer_of(&from) {
+                upward_imports.push(format!("{} -> {}", from.join("/"), targets.join("/")));
             }
         }
     }
     assert!(
-        back.is_empty(),
-        "imports must not lead to a higher layer, but these do: {back:#?}"
+        upward_imports.is_empty(),
+        "imports must not lead to a higher layer, but these do: {upward_imports:#?}"
     );
 }
 
 #[test]
 fn protocol_core_imports_only_itself() {
-    for (from, all) in arrows("src") {
-        if from.first().is_some_and(|room| room == "protocol") {
-            let outside: Vec<_> = all.iter().filter(|to| to.first() != from.first()).collect();
+    for (from, all) in imports_of("src") {
+        if from
+            .first()
+            .is_some_and(|module_name| module_name == "protocol")
+        {
+            let outside: Vec<_> = all
+                .iter()
+                .filter(|targets| targets.first() != from.first())
+                .collect();
             assert!(outside.is_empty(), "{from:?} -> {outside:?}");
         }
     }
@@ -293,17 +302,17 @@ fn names_of_keys_are_defined_in_one_file() {
     sources(&root().join("src"), &mut files);
     scripts(&root().join("src/scripts"), &mut files);
     assert!(files.len() > 60, "{files:?}");
-    let names = |text: &str| {
+    let names_a_key = |text: &str| {
         let after = text.split("quorate:").skip(1);
         after.into_iter().any(|rest| {
             let word: String = rest.chars().take_while(char::is_ascii_lowercase).collect();
             !word.is_empty() && rest[word.len()..].starts_with(':')
         })
     };
-    let named = files.iter().filter(|path| names(&code(path)));
-    let named: Vec<_> = named.filter_map(|path| path.file_name()).collect();
+    let naming_files = files.iter().filter(|path| names_a_key(&code(path)));
+    let naming_files: Vec<_> = naming_files.filter_map(|path| path.file_name()).collect();
     assert_eq!(
-        named,
+        naming_files,
         ["keys.rs"],
         "only src/keys.rs may contain names of keys"
     );
@@ -321,11 +330,11 @@ fn scripts(folder: &Path, into: &mut Vec<PathBuf>) {
 }
 
 /// The largest number of lines that a function may have.
-const LONGEST: usize = 70;
+const MAX_LINES: usize = 70;
 
-/// For each package, the maximum number of functions with more than [`LONGEST`] lines. Lower these numbers, but never
+/// For each package, the maximum number of functions with more than [`MAX_LINES`] lines. Lower these numbers, but never
 /// raise them.
-const LONG: [(&str, usize); 9] = [
+const MAX_LONG_FUNCTIONS: [(&str, usize); 9] = [
     ("src", 0),
     ("testbed", 0),
     ("cli", 0),
@@ -338,31 +347,31 @@ const LONG: [(&str, usize); 9] = [
 ];
 
 /// The functions in the text of a file: for each function, its name and its number of lines.
-fn functions(text: &str) -> Vec<(String, usize)> {
-    let mut open: Vec<(usize, String, usize)> = Vec::new();
-    let mut found = Vec::new();
+fn function_lengths(text: &str) -> Vec<(String, usize)> {
+    let mut open_functions: Vec<(usize, String, usize)> = Vec::new();
+    let mut lengths = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let indent = line.len() - line.trim_start().len();
         let mut words = line.split_whitespace().skip_while(|word| *word != "fn");
         let is_comment = line.trim_start().starts_with("//");
         if let (Some(_), Some(name), false) = (words.next(), words.next(), is_comment) {
             let name = name.split(['(', '<']).next().unwrap_or_default();
-            open.push((indent, name.to_owned(), number));
+            open_functions.push((indent, name.to_owned(), number));
         }
-        let Some((at, _, from)) = open.last() else {
+        let Some((module, _, from)) = open_functions.last() else {
             continue;
         };
         let body = text.lines().skip(*from).take(number - from + 1);
         let declared = line.ends_with(';') && !body.into_iter().any(|line| line.ends_with('{'));
-        let ends = line.trim() == "}" || line.ends_with("{}") || declared;
-        if *at == indent
-            && ends
-            && let Some((_, name, from)) = open.pop()
+        let is_end = line.trim() == "}" || line.ends_with("{}") || declared;
+        if *module == indent
+            && is_end
+            && let Some((_, name, from)) = open_functions.pop()
         {
-            found.push((name, number - from + 1));
+            lengths.push((name, number - from + 1));
         }
     }
-    found
+    lengths
 }
 
 #[test]
@@ -370,36 +379,37 @@ fn functions_have_at_most_seventy_lines() {
     let text =
         "fn a() {\n    if b {\n    }\n}\ntrait C {\n    fn d(&self);\n    fn e(\n    );\n}\n";
     let lengths = [("a", 4), ("d", 1), ("e", 2)].map(|(name, lines)| (name.to_owned(), lines));
-    assert_eq!(functions(text), lengths);
-    for (package, most) in LONG {
+    assert_eq!(function_lengths(text), lengths);
+    for (package, max_count) in MAX_LONG_FUNCTIONS {
         let mut files = Vec::new();
         sources(&root().join(package), &mut files);
-        let mut long = Vec::new();
-        let mut seen = 0;
+        let mut long_functions = Vec::new();
+        let mut count = 0;
         for path in &files {
-            let all = functions(&std::fs::read_to_string(path).expect("a source"));
-            seen += all.len();
-            let place = path
+            let all = function_lengths(&std::fs::read_to_string(path).expect("a source"));
+            count += all.len();
+            let path_text = path
                 .strip_prefix(root())
                 .expect("the path must begin with the path of the folder")
                 .display();
-            let all = all.into_iter().filter(|(_, lines)| *lines > LONGEST);
-            long.extend(all.map(|(name, lines)| format!("{place}: {name}, {lines} lines")));
+            let all = all.into_iter().filter(|(_, lines)| *lines > MAX_LINES);
+            long_functions
+                .extend(all.map(|(name, lines)| format!("{path_text}: {name}, {lines} lines")));
         }
-        assert!(seen > 20, "no functions of {package} were found");
+        assert!(count > 20, "no functions of {package} were found");
         assert_eq!(
-            long.len(),
-            most,
-            "{package}: a function has at most 70 lines, and the number of longer ones may only fall: {long:#?}"
+            long_functions.len(),
+            max_count,
+            "{package}: a function has at most 70 lines, and the number of longer ones may only fall: {long_functions:#?}"
         );
     }
 }
 
 /// The allowed number of lines in `src/` that depend on the kind of a lock. The number may be lowered, but not raised.
 /// Reason: a new kind of lock should need changes in only a few files.
-const KIND_QUESTIONS: usize = 15;
+const MAX_KIND_QUESTIONS: usize = 15;
 
-/// The files that define the kinds of locks. Their lines are not counted for the limit [`KIND_QUESTIONS`].
+/// The files that define the kinds of locks. Their lines are not counted for the limit [`MAX_KIND_QUESTIONS`].
 const KIND_FILES: [&str; 6] = [
     "node/request.rs",
     "node/shape.rs",
@@ -414,7 +424,7 @@ fn at_most_fifteen_lines_of_the_library_depend_on_the_lock_kind() {
     let base = root().join("src");
     let mut files = Vec::new();
     sources(&base, &mut files);
-    let mut places = Vec::new();
+    let mut uses = Vec::new();
     for path in files {
         let name = path.strip_prefix(&base).expect("a file in src");
         if KIND_FILES.iter().any(|file| name == Path::new(file)) {
@@ -423,23 +433,23 @@ fn at_most_fifteen_lines_of_the_library_depend_on_the_lock_kind() {
         let code = code(&path);
         let lines = code.lines().filter(|line| !line.contains("fn "));
         // A line depends on the kind of a lock if it calls one of these methods.
-        let asks = [".shape()", ".group()", ".permit()", ".class()"];
-        let lines = lines.filter(|line| asks.iter().any(|ask| line.contains(ask)));
-        places.extend(lines.map(|line| format!("{}: {}", name.display(), line.trim())));
+        let kind_methods = [".shape()", ".group()", ".permit()", ".class()"];
+        let lines = lines.filter(|line| kind_methods.iter().any(|ask| line.contains(ask)));
+        uses.extend(lines.map(|line| format!("{}: {}", name.display(), line.trim())));
     }
-    let count = places.len();
+    let count = uses.len();
     assert!(
-        count <= KIND_QUESTIONS,
-        "{count} places in src/ ask for the kind of a lock, but at most {KIND_QUESTIONS} may: {places:#?}"
+        count <= MAX_KIND_QUESTIONS,
+        "{count} places in src/ ask for the kind of a lock, but at most {MAX_KIND_QUESTIONS} may: {uses:#?}"
     );
     assert!(
-        count == KIND_QUESTIONS,
-        "only {count} places in src/ ask for the kind of a lock: lower KIND_QUESTIONS to this number: {places:#?}"
+        count == MAX_KIND_QUESTIONS,
+        "only {count} places in src/ ask for the kind of a lock: lower KIND_QUESTIONS to this number: {uses:#?}"
     );
 }
 
 /// Names of types in the library that are declared in two files on purpose.
-const TWINS: [&str; 2] = [
+const ALLOWED_TWINS: [&str; 2] = [
     // These types are declared twice: once for builds with the feature `metrics`, and once, as empty types, for builds
     // without it.
     "Hold", "Message",
@@ -447,43 +457,44 @@ const TWINS: [&str; 2] = [
 
 /// The folder of the blocking API. It is not searched, because its types have the same names as their async
 /// counterparts.
-const SAME_NAMES: &str = "src/blocking";
+const FOLDER_WITH_SAME_NAMES: &str = "src/blocking";
 
 /// The names of public types that are declared in more than one file of a package: for each name, the paths of these
 /// files.
-fn declared_twice(package: &str) -> BTreeMap<String, Vec<String>> {
+fn types_declared_twice(package: &str) -> BTreeMap<String, Vec<String>> {
     let mut files = Vec::new();
     sources(&root().join(package), &mut files);
-    files.retain(|path| !path.starts_with(root().join(SAME_NAMES)));
-    let mut seen: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    files.retain(|path| !path.starts_with(root().join(FOLDER_WITH_SAME_NAMES)));
+    let mut count: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for path in &files {
         for line in code(path).lines() {
             let mut words = line.split_whitespace();
-            let shared = matches!(words.next(), Some("pub" | "pub(crate)"));
+            let is_shared = matches!(words.next(), Some("pub" | "pub(crate)"));
             let kind = matches!(words.next(), Some("struct" | "enum" | "trait" | "type"));
-            if let (true, true, Some(name)) = (shared, kind, words.next()) {
-                let ends = |c: char| !c.is_alphanumeric();
-                let name = name.split(ends).next().unwrap_or_default();
-                let place = path
+            if let (true, true, Some(name)) = (is_shared, kind, words.next()) {
+                let is_end = |c: char| !c.is_alphanumeric();
+                let name = name.split(is_end).next().unwrap_or_default();
+                let path_text = path
                     .strip_prefix(root())
                     .expect("the path must begin with the root of the repository")
                     .display();
-                seen.entry(name.to_owned())
+                count
+                    .entry(name.to_owned())
                     .or_default()
-                    .push(place.to_string());
+                    .push(path_text.to_string());
             }
         }
     }
-    assert!(seen.len() > 20, "no declarations of {package} were found");
-    seen.retain(|name, places| places.len() > 1 && !TWINS.contains(&name.as_str()));
-    seen
+    assert!(count.len() > 20, "no declarations of {package} were found");
+    count.retain(|name, uses| uses.len() > 1 && !ALLOWED_TWINS.contains(&name.as_str()));
+    count
 }
 
 #[test]
 fn public_type_names_are_unique_within_a_package() {
     for package in ["src", "cli/src", "testbed/src"] {
-        let twice = declared_twice(package);
-        assert!(twice.is_empty(), "{twice:#?}");
+        let duplicates = types_declared_twice(package);
+        assert!(duplicates.is_empty(), "{duplicates:#?}");
     }
 }
 
@@ -498,31 +509,33 @@ fn architecture_page_lists_the_layers_in_their_order() {
     let cells = cells.filter_map(|line| line.split(" | ").next());
     let rows: Vec<Vec<&str>> = cells
         .map(|cell| {
-            let names = cell.split(", ").map(|name| name.trim_matches('`'));
-            let names =
-                names.filter_map(|name| name.strip_suffix(".rs").or(name.strip_suffix('/')));
-            names.collect()
+            let names_a_key = cell.split(", ").map(|name| name.trim_matches('`'));
+            let names_a_key =
+                names_a_key.filter_map(|name| name.strip_suffix(".rs").or(name.strip_suffix('/')));
+            names_a_key.collect()
         })
         .collect();
-    let mut last = 0;
-    for floor in FLOORS {
-        let row_of = |name: &str| {
+    let mut last_row = 0;
+    for layer_of in LAYERS {
+        let row_of_module = |name: &str| {
             let row = rows.iter().position(|row| row.contains(&name));
             row.unwrap_or_else(|| panic!("ARCHITECTURE.md does not name {name}"))
         };
-        let on_page = floor.iter().map(|name| row_of(name));
-        let on_page: BTreeSet<usize> = on_page.collect();
+        let rows_of_layer = layer_of.iter().map(|name| row_of_module(name));
+        let rows_of_layer: BTreeSet<usize> = rows_of_layer.collect();
         assert!(
-            on_page.first().is_some_and(|first| *first >= last),
-            "ARCHITECTURE.md must list the layers in the order of `FLOORS`, but a file of the layer {floor:?} is in the \
+            rows_of_layer
+                .first()
+                .is_some_and(|first| *first >= last_row),
+            "ARCHITECTURE.md must list the layers in the order of `FLOORS`, but a file of the layer {layer_of:?} is in the \
              wrong place"
         );
-        last = on_page.last().copied().unwrap_or(last);
+        last_row = rows_of_layer.last().copied().unwrap_or(last_row);
     }
 }
 
 /// The largest number of terms that the glossary in ARCHITECTURE.md ("Our own words") may define.
-const OWN_WORDS: usize = 15;
+const MAX_OWN_WORDS: usize = 15;
 
 #[test]
 fn glossary_has_at_most_fifteen_words() {
@@ -541,26 +554,29 @@ fn glossary_has_at_most_fifteen_words() {
         })
         .collect();
     // An entry may define a second term in italics. This term counts as well.
-    let inside = glossary.replace("**", "").matches('*').count() / 2;
-    let count = words.len() + inside;
-    assert!((6..=OWN_WORDS).contains(&count), "{words:?} and {inside}");
+    let inner = glossary.replace("**", "").matches('*').count() / 2;
+    let count = words.len() + inner;
+    assert!(
+        (6..=MAX_OWN_WORDS).contains(&count),
+        "{words:?} and {inner}"
+    );
     let mut files = Vec::new();
     sources(&root().join("src"), &mut files);
     let all: Vec<String> = files.iter().map(|path| code(path).to_lowercase()).collect();
     for word in &words {
-        let used = word.to_lowercase().replace(['-', ' '], "_");
+        let identifier = word.to_lowercase().replace(['-', ' '], "_");
         assert!(
-            all.iter().any(|code| code.contains(&used)),
+            all.iter().any(|code| code.contains(&identifier)),
             "the glossary defines the word {word}, which the code does not use"
         );
     }
     // Words that this project once used in a private sense. They must not come back into the glossary.
-    let dialect = [
+    let banned_words = [
         "Ear", "Letter", "Seat", "Wheel", "Board", "Gather", "Heir", "Said", "Told", "Far",
     ];
     for (path, code) in files.iter().zip(files.iter().map(|path| code(path))) {
         let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
-        let found = words.find(|word| dialect.contains(word));
-        assert!(found.is_none(), "{}: {found:?}", path.display());
+        let lengths = words.find(|word| banned_words.contains(word));
+        assert!(lengths.is_none(), "{}: {lengths:?}", path.display());
     }
 }

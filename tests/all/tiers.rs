@@ -6,34 +6,37 @@ use crate::repository::{files, root};
 /// The attribute of a test that only `scripts/test --all` runs.
 const NIGHTLY: &str = concat!("#[ignore = ", "\"nightly\"]");
 
-fn text(name: &str) -> String {
+fn read_text(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 /// The text of a script or a configuration file, without its comment lines.
 fn without_comments(name: &str) -> String {
-    let text = text(name);
-    let lines = text
+    let read_text = read_text(name);
+    let lines = read_text
         .split_inclusive('\n')
         .filter(|line| !line.trim_start().starts_with('#'));
     lines.collect()
 }
 
 /// The three cells of a table row in CONTRIBUTING.md: `scripts/test`, `.ci/run` and `scripts/test --all`.
-fn row(name: &str) -> [String; 3] {
-    let page = text("CONTRIBUTING.md");
+fn table_row(name: &str) -> [String; 3] {
+    let page = read_text("CONTRIBUTING.md");
     let start = format!("| {name} |");
-    let row = page.lines().find_map(|line| line.strip_prefix(&start));
-    let row = row.unwrap_or_else(|| panic!("CONTRIBUTING.md has no table row {name}"));
-    let cells: Vec<String> = row.split('|').map(|cell| cell.trim().to_owned()).collect();
-    let [short, ci, all] = &cells[..3] else {
+    let table_row = page.lines().find_map(|line| line.strip_prefix(&start));
+    let table_row = table_row.unwrap_or_else(|| panic!("CONTRIBUTING.md has no table row {name}"));
+    let cells: Vec<String> = table_row
+        .split('|')
+        .map(|cell| cell.trim().to_owned())
+        .collect();
+    let [short, ci_script, full] = &cells[..3] else {
         panic!("{name}: {cells:?}")
     };
-    [short.clone(), ci.clone(), all.clone()]
+    [short.clone(), ci_script.clone(), full.clone()]
 }
 
 /// The number as text, with commas between thousands: `20,000`.
-fn grouped(number: u64) -> String {
+fn with_commas(number: u64) -> String {
     if number < 1_000 {
         number.to_string()
     } else {
@@ -42,14 +45,14 @@ fn grouped(number: u64) -> String {
 }
 
 /// Checks the table row `name` in CONTRIBUTING.md. The cells for `scripts/test` and `.ci/run` must contain the number
-/// `short`, and the cell for `scripts/test --all` must contain the number `all`.
-fn shows(name: &str, short: u64, all: u64) {
-    let (short, all) = (grouped(short), grouped(all));
-    assert_eq!(row(name), [short.clone(), short, all], "{name}");
+/// `short`, and the cell for `scripts/test --all` must contain the number `full`.
+fn assert_row_shows(name: &str, short: u64, full: u64) {
+    let (short, full) = (with_commas(short), with_commas(full));
+    assert_eq!(table_row(name), [short.clone(), short, full], "{name}");
 }
 
 /// The numbers in a piece of code.
-fn numbers(code: &str) -> Vec<u64> {
+fn parse_numbers(code: &str) -> Vec<u64> {
     let words = code.split(|c: char| !c.is_ascii_digit() && c != '_');
     words
         .filter_map(|word| word.replace('_', "").parse().ok())
@@ -96,20 +99,20 @@ const NOT_COMPARED: [&str; 4] = [
 
 #[test]
 fn every_row_of_the_test_tier_table_is_checked_or_exempt() {
-    let page = text("CONTRIBUTING.md");
+    let page = read_text("CONTRIBUTING.md");
     let head = "| | `scripts/test` | `.ci/run` | `scripts/test --all` |\n";
     let (_, table) = page.split_once(head).expect("the table of test tiers");
     let rows = table
         .lines()
         .take_while(|line| line.starts_with("| ") || line.starts_with("|--"));
     let rows = rows.filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
-    let known = [
+    let known_rows = [
         SEEDS.map(|(_, name)| name).as_slice(),
         &STEPS.map(|(name, _)| name),
     ]
     .concat();
-    let known = [
-        &known[..],
+    let known_rows = [
+        &known_rows[..],
         &NOT_COMPARED,
         &[
             "seeded bugs",
@@ -119,17 +122,20 @@ fn every_row_of_the_test_tier_table_is_checked_or_exempt() {
     ]
     .concat();
     let rows: Vec<&str> = rows.collect();
-    for row in &rows {
-        assert!(known.contains(row), "no test compares the table row {row}");
+    for table_row in &rows {
+        assert!(
+            known_rows.contains(table_row),
+            "no test compares the table row {table_row}"
+        );
     }
-    assert_eq!(rows.len(), known.len(), "{rows:?}");
+    assert_eq!(rows.len(), known_rows.len(), "{rows:?}");
 }
 
 /// The module names at the beginning of test names in a filter of cargo-nextest. For example, `/^(a|b)::/` names `a`
 /// and `b`.
-fn modules_named(filter: &str) -> Vec<String> {
-    let starts = filter.split('^').skip(1);
-    let names = starts.filter_map(|start| Some(start.split_once("::")?.0));
+fn modules_in_filter(filter: &str) -> Vec<String> {
+    let starting_files = filter.split('^').skip(1);
+    let names = starting_files.filter_map(|start| Some(start.split_once("::")?.0));
     let names = names.flat_map(|names| names.trim_matches(['(', ')']).split('|'));
     names.map(str::to_owned).collect()
 }
@@ -156,60 +162,62 @@ fn filters_of_the_test_runner_name_only_modules_that_exist() {
         .lines()
         .filter_map(|line| line.strip_prefix("filter = "))
         .collect();
-    let mut named = 0;
+    let mut modules = 0;
     for filter in filters {
-        for module in modules_named(filter) {
+        for module in modules_in_filter(filter) {
             let file = format!("{}/{module}.rs", test_folder(filter));
             assert!(root().join(&file).exists(), "{filter}: no {file}");
-            named += 1;
+            modules += 1;
         }
     }
     assert!(
-        named > 4,
-        "the filters in .config/nextest.toml must name at least 5 modules, but name {named}"
+        modules > 4,
+        "the filters in .config/nextest.toml must name at least 5 modules, but name {modules}"
     );
 }
 
 #[test]
 fn chaos_test_group_contains_exactly_the_modules_that_start_chaos_runs() {
     let config = without_comments(".config/nextest.toml");
-    let before = config.split("test-group = 'chaos'").next();
-    let filter = before.and_then(|before| before.lines().rfind(|line| line.starts_with("filter")));
-    let mut named = modules_named(filter.expect("a filter"));
-    named.sort();
+    let text_before = config.split("test-group = 'chaos'").next();
+    let filter = text_before
+        .and_then(|text_before| text_before.lines().rfind(|line| line.starts_with("filter")));
+    let mut modules = modules_in_filter(filter.expect("a filter"));
+    modules.sort();
     let folder = root().join("chaos/tests/all");
     let files = std::fs::read_dir(folder).expect("a folder");
     let files = files.map(|file| file.expect("an entry").path());
     let files = files.filter(|file| file.extension().is_some_and(|end| end == "rs"));
-    let starts = files.filter(|file| {
+    let starting_files = files.filter(|file| {
         let code = std::fs::read_to_string(file).expect("a source");
         code.contains("Run::") || code.contains("chaos()")
     });
-    let names = starts.filter_map(|file| Some(file.file_stem()?.to_string_lossy().into_owned()));
+    let names =
+        starting_files.filter_map(|file| Some(file.file_stem()?.to_string_lossy().into_owned()));
     let mut names: Vec<String> = names.collect();
     names.sort();
-    assert_eq!(names, named);
+    assert_eq!(names, modules);
 }
 
 #[test]
 fn table_of_test_tiers_shows_the_seeds_of_each_tier() {
-    let code = text("simulation/tests/all/support/mod.rs");
+    let code = read_text("simulation/tests/all/support/mod.rs");
     for (constant, name) in SEEDS {
         let start = format!("pub(crate) const {constant}: Seeds = Seeds::new(");
         let line = code.lines().find_map(|line| line.strip_prefix(&start));
-        let seeds = numbers(line.unwrap_or_else(|| panic!("no {constant}")));
-        shows(name, seeds[0], seeds[1]);
+        let seeds = parse_numbers(line.unwrap_or_else(|| panic!("no {constant}")));
+        assert_row_shows(name, seeds[0], seeds[1]);
     }
 }
 
 #[test]
 fn table_of_test_tiers_shows_the_random_sequences_of_each_tier() {
-    let code = text("nodes/contract/src/suite.rs");
+    let code = read_text("nodes/contract/src/suite.rs");
     let start = "const SEQUENCES_PER_KIND: Sequences = Sequences::new(";
     let line = code.lines().find_map(|line| line.strip_prefix(start));
-    let counts = numbers(line.expect("the constant SEQUENCES_PER_KIND"));
+    let counts = parse_numbers(line.expect("the constant SEQUENCES_PER_KIND"));
     // Each comparison runs two kinds of sequences.
-    shows(
+    assert_row_shows(
         "random sequences on MariaDB and on ZooKeeper",
         2 * counts[0],
         2 * counts[1],
@@ -220,56 +228,58 @@ fn table_of_test_tiers_shows_the_random_sequences_of_each_tier() {
 
 #[test]
 fn table_of_test_tiers_shows_the_seeded_bugs_of_each_tier() {
-    let code = text("simulation/tests/all/support/mod.rs");
+    let code = read_text("simulation/tests/all/support/mod.rs");
     assert!(
         code.contains("within < 1_000"),
         "the test support of the simulation must contain the bound of the short run"
     );
     let files = ["seeds", "changes", "clocks", "stores", "tries"];
     let bounds = files.map(|file| {
-        let code = text(&format!("simulation/tests/all/{file}.rs"));
+        let code = read_text(&format!("simulation/tests/all/{file}.rs"));
         let rows = code.lines().map(str::trim);
-        let rows = rows.filter(|row| row.starts_with("(Flaw::") && row.ends_with("),"));
-        rows.map(|row| numbers(row)[0]).collect::<Vec<_>>()
+        let rows =
+            rows.filter(|table_row| table_row.starts_with("(Flaw::") && table_row.ends_with("),"));
+        rows.map(|table_row| parse_numbers(table_row)[0])
+            .collect::<Vec<_>>()
     });
     let bounds = bounds.concat();
-    let short = bounds.iter().filter(|within| **within < 1_000).count();
-    shows("seeded bugs", short as u64, bounds.len() as u64);
+    let short = bounds.iter().filter(|bound| **bound < 1_000).count();
+    assert_row_shows("seeded bugs", short as u64, bounds.len() as u64);
 }
 
 #[test]
 fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
-    let [mut short, mut all] = [0, 0];
+    let [mut short, mut full] = [0, 0];
     for file in ["runs", "mixes", "changes"] {
-        let code = text(&format!("chaos/tests/all/{file}.rs"));
+        let code = read_text(&format!("chaos/tests/all/{file}.rs"));
         let nightly = code.matches(NIGHTLY).count() as u64;
         let tests = code.matches("#[test]").count() + code.matches("#[tokio::test").count();
         // Only `runs.rs` has tests that start chaos runs but are not nightly.
         if file == "runs" {
             short = tests as u64 - nightly;
         }
-        all += nightly;
+        full += nightly;
     }
-    shows("tests with chaos runs", short, short + all);
+    assert_row_shows("tests with chaos runs", short, short + full);
 }
 
 #[test]
 fn table_of_test_tiers_shows_which_checks_each_tier_runs() {
     let test = without_comments("scripts/test");
-    let (short, all) = test
+    let (short, full) = test
         .split_once("[ -n \"$all\" ]; then")
         .expect("scripts/test must have steps for --all only");
-    let ci = without_comments(".ci/run");
-    assert!(ci.lines().any(|line| line == "scripts/test"));
+    let ci_script = without_comments(".ci/run");
+    assert!(ci_script.lines().any(|line| line == "scripts/test"));
     for (name, command) in STEPS {
         let is_short = short.contains(command);
-        let runs = [
+        let runs_in_tier = [
             is_short,
-            is_short || ci.contains(command),
-            is_short || all.contains(command),
+            is_short || ci_script.contains(command),
+            is_short || full.contains(command),
         ];
-        let runs = runs.map(|runs| if runs { "yes" } else { "no" });
-        assert_eq!(row(name), runs, "{name}");
+        let runs_in_tier = runs_in_tier.map(|runs_in_tier| if runs_in_tier { "yes" } else { "no" });
+        assert_eq!(table_row(name), runs_in_tier, "{name}");
     }
 }
 
@@ -287,15 +297,15 @@ fn ignore_attribute_is_used_only_for_nightly_simulation_and_chaos_tests() {
 
 #[test]
 fn first_command_of_the_readme_is_the_same_on_all_pages_and_runs_in_ci() {
-    let readme = text("README.md");
+    let readme = read_text("README.md");
     let end = readme
         .find(" -- demo`")
         .expect("a command that runs the demo");
     let start = readme[..end].rfind('`').expect("the start of the command") + 1;
     let command = format!("{} -- demo", &readme[start..end]);
     assert!(command.starts_with("cargo run "), "{command}");
-    let ci = without_comments(".ci/run");
-    assert!(ci.lines().any(|line| line == command), "{command}");
+    let ci_script = without_comments(".ci/run");
+    assert!(ci_script.lines().any(|line| line == command), "{command}");
     for file in files() {
         for line in file
             .text

@@ -9,9 +9,9 @@ use crate::support::{self, PATIENCE, ms, take};
 use quorate::node::Node;
 use quorate::{Fault, LossCause, Redlock};
 
-/// The number of warnings with this text among the traced events in `heard`.
-fn warnings(heard: &str, text: &str) -> usize {
-    let lines = heard.lines().filter(|line| line.contains(text));
+/// The number of warnings with this text among the traced events in `trace`.
+fn count_warnings(trace: &str, text: &str) -> usize {
+    let lines = trace.lines().filter(|line| line.contains(text));
     lines.filter(|line| line.contains("level=WARN")).count()
 }
 
@@ -23,34 +23,34 @@ async fn master_whose_connection_breaks_again_and_again_causes_few_warnings() {
     let redlock = support::settings(masters.urls())
         .build()
         .expect("good settings");
-    let mut lost = 0;
+    let mut lost_connections = 0;
     for _ in 0..500 {
         take(&redlock, "job").await.release().await;
         for kind in ["normal", "pubsub"] {
-            let killed = masters[0].command(&["CLIENT", "KILL", "TYPE", kind]);
-            killed.expect("alive");
+            let reply = masters[0].command(&["CLIENT", "KILL", "TYPE", kind]);
+            reply.expect("alive");
         }
         tokio::time::sleep(ms(20)).await;
-        lost = listener.output().matches("connection lost").count();
-        if lost >= 10 {
+        lost_connections = listener.output().matches("connection lost").count();
+        if lost_connections >= 10 {
             break;
         }
     }
-    assert!(lost >= 10, "{lost}");
-    let heard = listener.output();
+    assert!(lost_connections >= 10, "{lost_connections}");
+    let trace = listener.output();
     assert!(
-        warnings(&heard, "connection lost") <= 4,
-        "1 to 4 of the {lost} lost connections must cause a warning: {heard}"
+        count_warnings(&trace, "connection lost") <= 4,
+        "1 to 4 of the {lost_connections} lost connections must cause a warning: {trace}"
     );
     assert!(
-        warnings(&heard, "connection lost") >= 1,
-        "1 to 4 of the {lost} lost connections must cause a warning: {heard}"
+        count_warnings(&trace, "connection lost") >= 1,
+        "1 to 4 of the {lost_connections} lost connections must cause a warning: {trace}"
     );
 }
 
 /// Switches two of three masters off while a lock is held. Returns the events that were traced until the holder was
 /// notified of the loss.
-async fn heard_of_a_lock_lost_without_a_majority() -> String {
+async fn trace_of_lock_lost_without_majority() -> String {
     let listener = support::listener::Listener::default();
     let _listening = listener.listen();
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
@@ -61,26 +61,30 @@ async fn heard_of_a_lock_lost_without_a_majority() -> String {
     for node in &nodes[..2] {
         node.set_rule(|_| Fails(Fault::Down("switched off".into()), Duration::ZERO));
     }
-    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
-    assert_eq!(lost, Ok(LossCause::Expired));
+    let lost_connections = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    assert_eq!(lost_connections, Ok(LossCause::Expired));
     listener.output()
 }
 
 #[tokio::test]
 async fn repeated_renewals_without_a_majority_cause_only_one_warning() {
-    let heard = heard_of_a_lock_lost_without_a_majority().await;
+    let trace = trace_of_lock_lost_without_majority().await;
     assert!(
-        heard.matches("no majority for a renewal").count() > 1,
-        "{heard}"
+        trace.matches("no majority for a renewal").count() > 1,
+        "{trace}"
     );
-    assert_eq!(warnings(&heard, "no majority for a renewal"), 1, "{heard}");
+    assert_eq!(
+        count_warnings(&trace, "no majority for a renewal"),
+        1,
+        "{trace}"
+    );
 }
 
 #[tokio::test]
 async fn loss_of_a_lock_is_traced_with_each_masters_answer() {
-    let heard = heard_of_a_lock_lost_without_a_majority().await;
-    let mut lines = heard.lines();
-    let said = lines
+    let trace = trace_of_lock_lost_without_majority().await;
+    let mut lines = trace.lines();
+    let names_the_fault = lines
         .any(|line| line.contains("no majority for a renewal") && line.contains("switched off"));
-    assert!(said, "{heard}");
+    assert!(names_the_fault, "{trace}");
 }

@@ -15,9 +15,9 @@ use quorate_contract::requests;
 const TEN_MINUTES: Duration = secs(600);
 
 /// The delay with which the slowest master answers releases. A waiter's next attempt must wait for these answers.
-const SLOW: Duration = ms(400);
+const SLOW_ANSWER: Duration = ms(400);
 
-fn eager(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
+fn eager_builder(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
     let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     Redlock::builder()
         .nodes(nodes.collect())
@@ -33,11 +33,11 @@ fn eager(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
 struct Times(Arc<Mutex<Vec<Instant>>>);
 
 impl Times {
-    fn note(&self) {
+    fn record(&self) {
         self.0.lock().expect("no panic").push(Instant::now());
     }
 
-    fn all(&self) -> Vec<Instant> {
+    fn times(&self) -> Vec<Instant> {
         self.0.lock().expect("no panic").clone()
     }
 }
@@ -46,88 +46,101 @@ impl Times {
 /// claim, even if one is still in the client's queue.
 #[tokio::test]
 async fn failed_attempt_withdraws_its_lock_request_before_it_sends_releases() {
-    let released = Arc::<Mutex<Vec<bool>>>::default();
-    let seen = released.clone();
-    let grants = Stubborn::new("a", move |request| {
+    let leave_flags = Arc::<Mutex<Vec<bool>>>::default();
+    let leave_log = leave_flags.clone();
+    let granting_node = Stubborn::new("a", move |request| {
         if let Request::Release { claim, .. } = request {
-            seen.lock().expect("no panic").push(claim.is_withdrawn());
+            leave_log
+                .lock()
+                .expect("no panic")
+                .push(claim.is_withdrawn());
         }
         Answered
     });
-    let held = ["b", "c"].map(|name| Stubborn::honest(name).held_by_another("job"));
-    let [b, c] = held;
-    let nodes = [grants, b, c];
+    let held_nodes = ["b", "c"].map(|name| Stubborn::honest(name).held_by_another("job"));
+    let [b, c] = held_nodes;
+    let nodes = [granting_node, b, c];
     for settings in [
-        eager(&nodes),
-        eager(&nodes).order(quorate::Order::Unordered),
+        eager_builder(&nodes),
+        eager_builder(&nodes).order(quorate::Order::Unordered),
     ] {
         let redlock = settings.build().expect("good settings");
-        let tried = redlock.try_acquire("job").await.expect("an answer");
-        assert!(matches!(tried, quorate::TryAcquire::Held(_)), "{tried:?}");
+        let outcome = redlock.try_acquire("job").await.expect("an answer");
+        assert!(
+            matches!(outcome, quorate::TryAcquire::Held(_)),
+            "{outcome:?}"
+        );
     }
-    assert_eq!(*released.lock().expect("no panic"), [true, true]);
+    assert_eq!(*leave_flags.lock().expect("no panic"), [true, true]);
 }
 
 /// A release first withdraws the claim of the lock. After that, the client sends no extension of this lock, which could
 /// restore the deleted lock key.
 #[tokio::test]
 async fn lock_request_is_withdrawn_before_its_lock_is_released() {
-    let released = Arc::<Mutex<Vec<bool>>>::default();
+    let leave_flags = Arc::<Mutex<Vec<bool>>>::default();
     let nodes = ["a", "b", "c"].map(|name| {
-        let seen = released.clone();
+        let leave_log = leave_flags.clone();
         Stubborn::new(name, move |request| {
             if let Request::Release { claim, .. } = request {
-                seen.lock().expect("no panic").push(claim.is_withdrawn());
+                leave_log
+                    .lock()
+                    .expect("no panic")
+                    .push(claim.is_withdrawn());
             }
             Answered
         })
     });
-    let redlock = eager(&nodes).build().expect("good settings");
+    let redlock = eager_builder(&nodes).build().expect("good settings");
     let guard = redlock.acquire("job").await.expect("free");
     guard.release().await;
-    assert_eq!(*released.lock().expect("no panic"), [true; 3]);
+    assert_eq!(*leave_flags.lock().expect("no panic"), [true; 3]);
     drop(redlock.acquire("job").await.expect("free"));
-    assert_eq!(*released.lock().expect("no panic"), [true; 6]);
+    assert_eq!(*leave_flags.lock().expect("no panic"), [true; 6]);
 }
 
 /// If one master kept a key of the failed attempt, this key could block the attempts of other waiters.
 #[tokio::test]
 async fn next_attempt_is_made_only_after_every_master_has_undone_the_failed_attempt() {
-    for unordered in [false, true] {
-        let (asked, undone) = (Times::default(), Times::default());
-        let late = || Fault::Timeout(ms(1));
-        let (attempts, undos) = (asked.clone(), undone.clone());
-        let slow = Stubborn::new("c", move |request| match request {
+    for is_unordered in [false, true] {
+        let (attempt_times, release_times) = (Times::default(), Times::default());
+        let late_fault = || Fault::Timeout(ms(1));
+        let (attempt_log, release_log) = (attempt_times.clone(), release_times.clone());
+        let slow_node = Stubborn::new("c", move |request| match request {
             Request::Acquire { .. } => {
-                attempts.note();
-                Fails(late(), Duration::ZERO)
+                attempt_log.record();
+                Fails(late_fault(), Duration::ZERO)
             }
             Request::Release { leave: false, .. } => {
-                undos.note();
-                Late(SLOW)
+                release_log.record();
+                Late(SLOW_ANSWER)
             }
             _ => Answered,
         });
-        let quick = Stubborn::new("b", move |request| match request {
-            Request::Acquire { .. } => Fails(late(), Duration::ZERO),
+        let quick_node = Stubborn::new("b", move |request| match request {
+            Request::Acquire { .. } => Fails(late_fault(), Duration::ZERO),
             _ => Answered,
         });
-        let settings = eager(&[Stubborn::honest("a"), quick, slow]);
-        let settings = if unordered {
+        let settings = eager_builder(&[Stubborn::honest("a"), quick_node, slow_node]);
+        let settings = if is_unordered {
             settings.order(quorate::Order::Unordered)
         } else {
             settings
         };
         let redlock = settings.build().expect("good settings");
-        let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
+        let waiter = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
         eventually("the waiter must make several attempts", || {
-            asked.all().len() >= 3
+            attempt_times.times().len() >= 3
         })
         .await;
-        waiting.abort();
-        for (undo, next) in undone.all().iter().zip(&asked.all()[1..]) {
-            let after = next.saturating_since(*undo);
-            assert!(after >= SLOW, "{after:?}");
+        waiter.abort();
+        for (released_at, next_at) in release_times
+            .times()
+            .iter()
+            .zip(&attempt_times.times()[1..])
+        {
+            let pause = next_at.saturating_since(*released_at);
+            assert!(pause >= SLOW_ANSWER, "{pause:?}");
         }
     }
 }
@@ -137,52 +150,60 @@ async fn next_attempt_is_made_only_after_every_master_has_undone_the_failed_atte
 #[tokio::test]
 async fn waiter_retries_only_after_all_masters_removed_it_from_the_queue() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).held_by_another("job"));
-    let (asked, left) = (Times::default(), Times::default());
-    let redlock = eager(&nodes).build().expect("good settings");
-    let waiting = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
-    let line = || {
+    let (attempt_times, leave_times) = (Times::default(), Times::default());
+    let redlock = eager_builder(&nodes).build().expect("good settings");
+    let waiter = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
+    let queue_length = || {
         let request = requests::status(b"job");
-        let said = nodes[0]
+        let answer = nodes[0]
             .master
             .with_master(|master, now| master.apply(now, &request));
-        match said.expect("the master must answer") {
+        match answer.expect("the master must answer") {
             quorate::node::Answer::State(state) => state.queue.len(),
             other => panic!("{other:?}"),
         }
     };
-    eventually("the waiter must be queued", || line() == 1).await;
+    eventually("the waiter must be queued", || queue_length() == 1).await;
     for node in &nodes[1..] {
-        let down = |request: &Request| -> Treatment {
+        let fail_acquires = |request: &Request| -> Treatment {
             match request {
                 Request::Acquire { .. } => Fails(Fault::Down("off".into()), Duration::ZERO),
                 _ => Answered,
             }
         };
-        node.set_rule(down);
+        node.set_rule(fail_acquires);
     }
-    let (attempts, leaves) = (asked.clone(), left.clone());
+    let (attempt_log, leave_log) = (attempt_times.clone(), leave_times.clone());
     nodes[0].set_rule(move |request| match request {
         Request::Acquire { .. } => {
-            attempts.note();
+            attempt_log.record();
             Answered
         }
         Request::Release { leave: true, .. } => {
-            leaves.note();
-            Late(SLOW)
+            leave_log.record();
+            Late(SLOW_ANSWER)
         }
         _ => Answered,
     });
     eventually("the waiter must be in the queue again", || {
-        let left = left.all();
-        let back = |left: &Instant| asked.all().iter().any(|asked| asked > left);
-        left.first().is_some_and(back)
+        let leave_times = leave_times.times();
+        let has_returned = |leave_times: &Instant| {
+            attempt_times
+                .times()
+                .iter()
+                .any(|attempt_times| attempt_times > leave_times)
+        };
+        leave_times.first().is_some_and(has_returned)
     })
     .await;
-    waiting.abort();
-    let left = left.all()[0];
-    let back = asked.all().into_iter().find(|asked| *asked > left);
-    let after = back
+    waiter.abort();
+    let leave_times = leave_times.times()[0];
+    let has_returned = attempt_times
+        .times()
+        .into_iter()
+        .find(|attempt_times| *attempt_times > leave_times);
+    let pause = has_returned
         .expect("the waiter must have asked for the lock again")
-        .saturating_since(left);
-    assert!(after >= SLOW, "{after:?}");
+        .saturating_since(leave_times);
+    assert!(pause >= SLOW_ANSWER, "{pause:?}");
 }

@@ -19,10 +19,10 @@ const HEARTBEAT: Duration = Duration::from_secs(8);
 /// work.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Waits until `seen` returns true. If it has not returned true after `limit`, the test fails with the message `what`.
-async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
+/// Waits until `is_met` returns true. If it has not returned true after `limit`, the test fails with the message `what`.
+async fn wait_at_most(limit: Duration, what: &str, mut is_met: impl FnMut() -> bool) {
     let started_at = Instant::now();
-    while !seen() {
+    while !is_met() {
         assert!(
             started_at.elapsed() < limit,
             "timed out after {limit:?}: {what}"
@@ -32,7 +32,7 @@ async fn within(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
 }
 
 /// The number of waiters for a resource, on the master with the fewest such waiters.
-fn queued(masters: &Masters, resource: &str) -> i64 {
+fn queue_length(masters: &Masters, resource: &str) -> i64 {
     let queue = format!("quorate:queue:{resource}");
     let count = |master: &quorate_testbed::Server| {
         let count = master
@@ -79,26 +79,26 @@ fn queue_keys(masters: &Masters) -> usize {
 async fn waiters_of_one_process_are_served_in_order() {
     let masters = Masters::start(3).expect("three masters");
     let redlock = redlock(&masters);
-    let first = redlock.acquire("one").await.expect("free");
+    let first_guard = redlock.acquire("one").await.expect("free");
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for n in 0..10 {
         let (redlock, order) = (redlock.clone(), order.clone());
-        let waits = Arc::new(AtomicBool::new(false));
-        let noted = waits.clone();
+        let is_waiting = Arc::new(AtomicBool::new(false));
+        let waiting_flag = is_waiting.clone();
         tasks.push(tokio::spawn(async move {
             let lock = redlock.lock("one");
-            let lock = lock.waiting(move |_| noted.store(true, Ordering::Relaxed));
+            let lock = lock.waiting(move |_| waiting_flag.store(true, Ordering::Relaxed));
             let guard = lock.acquire().await.expect("the waiter must get the lock");
             order.lock().expect("not poisoned").push(n);
             guard.release().await;
         }));
-        within(PATIENCE, "the waiter must be queued", || {
-            waits.load(Ordering::Relaxed)
+        wait_at_most(PATIENCE, "the waiter must be queued", || {
+            is_waiting.load(Ordering::Relaxed)
         })
         .await;
     }
-    first.release().await;
+    first_guard.release().await;
     for task in tasks {
         task.await.expect("no panic");
     }
@@ -112,7 +112,7 @@ async fn waiters_of_one_process_are_served_in_order() {
 async fn waiters_of_many_processes_are_served_in_order() {
     let masters = Masters::start(5).expect("five masters");
     let holder = redlock(&masters);
-    let first = holder.acquire("many").await.expect("free");
+    let first_guard = holder.acquire("many").await.expect("free");
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for n in 0..8 {
@@ -131,23 +131,23 @@ async fn waiters_of_many_processes_are_served_in_order() {
             guard.release().await;
             redlock.flush().await;
         }));
-        within(PATIENCE, "the waiter must be queued", || {
-            queued(&masters, "many") > n
+        wait_at_most(PATIENCE, "the waiter must be queued", || {
+            queue_length(&masters, "many") > n
         })
         .await;
     }
     let status = holder.status("many").await.expect("the name must be valid");
-    let lines = status
+    let states = status
         .nodes
         .iter()
         .filter_map(|node| node.state.as_ref().ok());
     assert_eq!(
-        lines.map(|state| state.queue.len()).max(),
+        states.map(|state| state.queue.len()).max(),
         Some(8),
         "{status:?}"
     );
     let started_at = Instant::now();
-    first.release().await;
+    first_guard.release().await;
     for task in tasks {
         task.await.expect("no panic");
     }
@@ -162,20 +162,20 @@ async fn waiters_of_many_processes_are_served_in_order() {
         "{order:?}"
     );
     holder.flush().await;
-    within(HEARTBEAT / 2, "no waiter may be left in a queue", || {
+    wait_at_most(HEARTBEAT / 2, "no waiter may be left in a queue", || {
         queue_keys(&masters) == 0
     })
     .await;
     // A release does not delete `quorate:ticket:many`. This key must expire within the heartbeat time of the waiters.
     for master in &masters {
-        let left = master.command(&["PTTL", "quorate:ticket:many"]);
-        let left = left
+        let remaining_ms = master.command(&["PTTL", "quorate:ticket:many"]);
+        let remaining_ms = remaining_ms
             .expect("the server must answer the command")
             .int()
             .expect("a number");
         assert!(
-            left == -2 || (0..=8_000).contains(&left),
-            "the ticket key must be gone or expire within 8 s, but it expires in {left} ms"
+            remaining_ms == -2 || (0..=8_000).contains(&remaining_ms),
+            "the ticket key must be gone or expire within 8 s, but it expires in {remaining_ms} ms"
         );
     }
 }
@@ -183,11 +183,11 @@ async fn waiters_of_many_processes_are_served_in_order() {
 #[tokio::test]
 async fn try_acquire_does_not_overtake_a_queued_waiter() {
     let masters = Masters::start(3).expect("three masters");
-    let (holder, waiter, third) = (redlock(&masters), redlock(&masters), redlock(&masters));
+    let (holder, waiter, third_client) = (redlock(&masters), redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");
-    let waiting = tokio::spawn(async move { waiter.acquire("x").await });
-    within(PATIENCE, "the waiter must be queued", || {
-        queued(&masters, "x") == 1
+    let waiter_task = tokio::spawn(async move { waiter.acquire("x").await });
+    wait_at_most(PATIENCE, "the waiter must be queued", || {
+        queue_length(&masters, "x") == 1
     })
     .await;
     // Delete the lock key without a wake-up for the waiter.
@@ -196,20 +196,20 @@ async fn try_acquire_does_not_overtake_a_queued_waiter() {
             .command(&["DEL", "x"])
             .expect("the server must answer the command");
     }
-    let tried = third.try_acquire("x").await.expect("a quorum");
+    let attempt = third_client.try_acquire("x").await.expect("a quorum");
     assert!(
-        matches!(tried, TryAcquire::Held(_)),
+        matches!(attempt, TryAcquire::Held(_)),
         "`try_acquire` must not overtake a live waiter"
     );
-    waiting.abort();
-    let _ = waiting.await;
-    within(HEARTBEAT / 2, "the waiter must have left the queue", || {
+    waiter_task.abort();
+    let _ = waiter_task.await;
+    wait_at_most(HEARTBEAT / 2, "the waiter must have left the queue", || {
         queue_keys(&masters) == 0
     })
     .await;
-    let tried = third.try_acquire("x").await.expect("a quorum");
+    let attempt = third_client.try_acquire("x").await.expect("a quorum");
     assert!(
-        matches!(tried, TryAcquire::Acquired(_)),
+        matches!(attempt, TryAcquire::Acquired(_)),
         "`try_acquire` must succeed after the waiter has left the queue"
     );
     drop(guard);
@@ -225,50 +225,58 @@ async fn waiters(redlock: &Redlock, resource: &str) -> Vec<Waiter> {
 #[tokio::test]
 async fn status_shows_which_process_waits_and_since_when() {
     let masters = Masters::start(3).expect("three masters");
-    let (holder, waiter, silent) = (redlock(&masters), redlock(&masters), redlock(&masters));
+    let (holder, waiter, client_without_notes) =
+        (redlock(&masters), redlock(&masters), redlock(&masters));
     let guard = holder.acquire("x").await.expect("free");
     // The start of the wait is part of the waiter's id, in whole milliseconds. So allow for one millisecond of
     // rounding.
     let started_at = SystemTime::now() - Duration::from_millis(1);
     // The second task waits in the queue of this process, behind the first task.
-    let [first, second] = [(); 2].map(|()| tokio::spawn(waiter.lock("x").acquire()));
-    within(PATIENCE, "the first task must be queued", || {
-        queued(&masters, "x") == 1
+    let [first_guard, second] = [(); 2].map(|()| tokio::spawn(waiter.lock("x").acquire()));
+    wait_at_most(PATIENCE, "the first task must be queued", || {
+        queue_length(&masters, "x") == 1
     })
     .await;
-    let hidden = tokio::spawn(silent.lock("x").note(None).acquire());
-    within(PATIENCE, "the process without notes must be queued", || {
-        queued(&masters, "x") == 2
+    let hidden_waiter = tokio::spawn(client_without_notes.lock("x").note(None).acquire());
+    wait_at_most(PATIENCE, "the process without notes must be queued", || {
+        queue_length(&masters, "x") == 2
     })
     .await;
-    let joined = SystemTime::now();
-    let line = waiters(&holder, "x").await;
-    let [shown, unknown] = &line[..] else {
-        panic!("{line:?}");
+    let joined_at = SystemTime::now();
+    let queue = waiters(&holder, "x").await;
+    let [shown_waiter, anonymous_waiter] = &queue[..] else {
+        panic!("{queue:?}");
     };
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();
-    assert_eq!(shown.host, Some(host));
-    assert_eq!(shown.pid, Some(std::process::id()));
-    let since = shown.since.expect("a time");
-    assert!(since >= started_at && since <= joined, "{shown:?}");
-    let who = (&unknown.host, unknown.pid, unknown.since);
-    assert_eq!(who, (&None, None, None));
+    assert_eq!(shown_waiter.host, Some(host));
+    assert_eq!(shown_waiter.pid, Some(std::process::id()));
+    let waiting_since = shown_waiter.since.expect("a time");
+    assert!(
+        waiting_since >= started_at && waiting_since <= joined_at,
+        "{shown_waiter:?}"
+    );
+    let description = (
+        &anonymous_waiter.host,
+        anonymous_waiter.pid,
+        anonymous_waiter.since,
+    );
+    assert_eq!(description, (&None, None, None));
 
-    // Let the task `hidden` get the lock. It stays in the queue while it holds the lock, and `second` is behind it.
+    // Let the task `hidden_waiter` get the lock. It stays in the queue while it holds the lock, and `second` is behind it.
     guard.release().await;
-    let guard = first.await.expect("no panic").expect("released");
+    let guard = first_guard.await.expect("no panic").expect("released");
     guard.release().await;
-    let guard = hidden.await.expect("no panic").expect("released");
-    within(PATIENCE, "the second task must be queued", || {
-        queued(&masters, "x") == 2
+    let guard = hidden_waiter.await.expect("no panic").expect("released");
+    wait_at_most(PATIENCE, "the second task must be queued", || {
+        queue_length(&masters, "x") == 2
     })
     .await;
-    let line = waiters(&holder, "x").await;
-    let since = line.last().and_then(|waiter| waiter.since);
+    let queue = waiters(&holder, "x").await;
+    let waiting_since = queue.last().and_then(|waiter| waiter.since);
     assert!(
-        since.is_some_and(|since| since <= joined),
-        "the reported start of the wait must include the time in the queue of the process: {line:?}"
+        waiting_since.is_some_and(|waiting_since| waiting_since <= joined_at),
+        "the reported start of the wait must include the time in the queue of the process: {queue:?}"
     );
     guard.release().await;
     drop(second.await.expect("no panic").expect("released"));
@@ -288,12 +296,12 @@ async fn lock_whose_fixed_lease_has_ended_can_be_acquired_by_the_same_process() 
         .await
         .expect("free");
     guard.lost().await;
-    let again = redlock
+    let second_guard = redlock
         .lock("x")
         .wait(Wait::For(Duration::from_secs(5)))
         .acquire()
         .await;
-    assert!(again.expect("expired").fencing_token() > guard.fencing_token());
+    assert!(second_guard.expect("expired").fencing_token() > guard.fencing_token());
 }
 
 /// Tests a task that is second in the local queue. Its wait limit ends while the first task makes an attempt.
@@ -306,16 +314,16 @@ async fn waiter_behind_a_local_task_times_out_soon_after_that_tasks_attempt() {
     let nodes: Vec<Arc<dyn Node>> = nodes.into_iter().map(|node| node as _).collect();
     let builder = Redlock::builder().nodes(nodes).node_timeout(ms(50));
     let redlock = builder.build().expect("good settings");
-    let first = redlock.lock("job").wait(Wait::For(secs(10)));
-    let first = tokio::spawn(async move { first.acquire().await.map(drop) });
+    let first_guard = redlock.lock("job").wait(Wait::For(secs(10)));
+    let first_guard = tokio::spawn(async move { first_guard.acquire().await.map(drop) });
     tokio::task::yield_now().await;
     let started_at = tokio::time::Instant::now();
     let second = redlock.lock("job").wait(Wait::For(ms(10))).acquire().await;
     second.expect_err("another client holds the lock");
-    let waited = started_at.elapsed();
+    let elapsed = started_at.elapsed();
     assert!(
-        waited < ms(400),
-        "the waiter must return soon after the first attempt has ended, but returned after {waited:?}"
+        elapsed < ms(400),
+        "the waiter must return soon after the first attempt has ended, but returned after {elapsed:?}"
     );
-    first.abort();
+    first_guard.abort();
 }

@@ -11,7 +11,7 @@ use quorate_testbed::{Masters, Reply};
 /// Ten minutes, which is longer than any test of this file waits.
 const TEN_MINUTES: Duration = secs(600);
 
-fn process(masters: &Masters) -> Redlock {
+fn client_of(masters: &Masters) -> Redlock {
     let settings = settings(masters.urls())
         .max_ttl(TEN_MINUTES)
         .ttl(TEN_MINUTES)
@@ -22,55 +22,56 @@ fn process(masters: &Masters) -> Redlock {
     settings.build().expect("good settings")
 }
 
-/// Starts a waiter that uses a separate client, and waits until it is queued at the position `place` on every master.
+/// Starts a waiter that uses a separate client, and waits until it is queued at the position `position` on every master.
 /// The first waiter has the position 1.
-async fn waits(masters: &Masters, place: i64) -> Waiter {
-    let redlock = process(masters);
+async fn start_waiter(masters: &Masters, position: i64) -> Waiter {
+    let redlock = client_of(masters);
     let waiter = tokio::spawn(async move { redlock.acquire("job").await });
     eventually("the waiter must be queued", || {
-        let length = |master| ask_server(master, &["ZCARD", "quorate:queue:job"]);
+        let queue_length = |master| ask_server(master, &["ZCARD", "quorate:queue:job"]);
         masters
             .iter()
-            .all(|master| length(master).int() == Some(place))
+            .all(|master| queue_length(master).int() == Some(position))
     })
     .await;
     waiter
 }
 
 /// The number of clients that listen for wake-ups on the master with the fewest listeners.
-fn listeners(masters: &Masters) -> usize {
-    let channels = |master| match ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"]) {
-        Reply::Array(channels) => channels.len(),
+fn count_listeners(masters: &Masters) -> usize {
+    let channel_count = |master| match ask_server(master, &["PUBSUB", "CHANNELS", "quorate:wake:*"])
+    {
+        Reply::Array(channel_count) => channel_count.len(),
         other => panic!("{other:?}"),
     };
-    masters.iter().map(channels).min().unwrap_or(0)
+    masters.iter().map(channel_count).min().unwrap_or(0)
 }
 
 #[tokio::test]
 async fn each_release_wakes_the_next_waiter() {
     let masters = masters(3);
-    let guard = take(&process(&masters), "job").await;
-    let first = waits(&masters, 1).await;
-    let second = waits(&masters, 2).await;
+    let guard = take(&client_of(&masters), "job").await;
+    let first_waiter = start_waiter(&masters, 1).await;
+    let second_waiter = start_waiter(&masters, 2).await;
     guard.release().await;
-    let guard = wait_for_guard(first).await;
+    let guard = wait_for_guard(first_waiter).await;
     drop(guard);
-    wait_for_guard(second).await.release().await;
+    wait_for_guard(second_waiter).await.release().await;
 }
 
 #[tokio::test]
 async fn waiter_is_woken_after_its_connections_were_replaced() {
     let masters = masters(3);
-    let guard = take(&process(&masters), "job").await;
-    let waiter = waits(&masters, 1).await;
-    assert_eq!(listeners(&masters), 2);
+    let guard = take(&client_of(&masters), "job").await;
+    let waiter = start_waiter(&masters, 1).await;
+    assert_eq!(count_listeners(&masters), 2);
     for master in &masters {
         ask_server(master, &["CLIENT", "KILL", "TYPE", "normal"]);
         ask_server(master, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
     // The clients must listen for wake-ups again immediately, and not only when they send their next request.
     eventually("both clients must listen for wake-ups again", || {
-        listeners(&masters) == 2
+        count_listeners(&masters) == 2
     })
     .await;
     guard.release().await;
@@ -80,13 +81,13 @@ async fn waiter_is_woken_after_its_connections_were_replaced() {
 #[tokio::test]
 async fn waiter_that_leaves_while_the_lock_is_free_wakes_the_next_waiter() {
     let masters = masters(3);
-    let _guard = take(&process(&masters), "job").await;
-    let first = waits(&masters, 1).await;
-    let second = waits(&masters, 2).await;
+    let _guard = take(&client_of(&masters), "job").await;
+    let first_waiter = start_waiter(&masters, 1).await;
+    let second_waiter = start_waiter(&masters, 2).await;
     // Delete the lock key without sending a wake-up, as if the key had expired.
     for master in &masters {
         ask_server(master, &["DEL", "job"]);
     }
-    first.abort();
-    wait_for_guard(second).await.release().await;
+    first_waiter.abort();
+    wait_for_guard(second_waiter).await.release().await;
 }

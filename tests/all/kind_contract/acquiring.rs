@@ -38,9 +38,9 @@ pub(crate) async fn acquire_of_a_held_lock_ends_at_its_wait_limit(kind: &'static
     let held = world.acquire_as_rival(&holder).await;
     let started_at = Instant::now();
     refused_as_held(kind.acquire(&other, Wait::For(ms(300))).await);
-    let waited = started_at.elapsed();
+    let elapsed = started_at.elapsed();
     // The wait should end after 300 ms. The limit is 2 s longer, because the machine may be busy.
-    assert!(waited >= ms(295) && waited < ms(2_300), "{waited:?}");
+    assert!(elapsed >= ms(295) && elapsed < ms(2_300), "{elapsed:?}");
     other.flush().await;
     held.release().await;
     holder.flush().await;
@@ -69,14 +69,14 @@ pub(crate) async fn one_dead_master_of_three_changes_nothing_and_two_give_no_quo
 pub(crate) async fn key_of_another_program_is_reported_and_not_changed(kind: &'static dyn Kind) {
     let world = World::new(kind).await;
     let redlock = world.client();
-    let of_master = |master| kind.lock_keys().iter().map(move |key| (master, *key));
-    let each: Vec<_> = world.masters.iter().flat_map(of_master).collect();
-    let on_all = |command: &[&str]| {
-        for &(master, key) in &each {
+    let keys_of_master = |master| kind.lock_keys().iter().map(move |key| (master, *key));
+    let master_keys: Vec<_> = world.masters.iter().flat_map(keys_of_master).collect();
+    let run_on_all = |command: &[&str]| {
+        for &(master, key) in &master_keys {
             ask_server(master, &[&command[..1], &[key], &command[1..]].concat());
         }
     };
-    on_all(&["SET", "private"]);
+    run_on_all(&["SET", "private"]);
     let before = world.keys();
     match refused(kind.acquire(&redlock, Wait::None).await) {
         AcquireError::HeldByOther(missed) => {
@@ -85,10 +85,10 @@ pub(crate) async fn key_of_another_program_is_reported_and_not_changed(kind: &'s
         other => panic!("{other}"),
     }
     redlock.flush().await;
-    for &(master, key) in &each {
+    for &(master, key) in &master_keys {
         assert_eq!(ask_server(master, &["GETDEL", key]), "private".into());
     }
-    on_all(&["RPUSH", "private"]);
+    run_on_all(&["RPUSH", "private"]);
     let error = refused(kind.acquire(&redlock, Wait::None).await);
     if kind.sees_foreign_types() {
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
@@ -99,15 +99,15 @@ pub(crate) async fn key_of_another_program_is_reported_and_not_changed(kind: &'s
     }
     redlock.flush().await;
     assert_eq!(world.keys(), before);
-    for (master, key) in each {
+    for (master, key) in master_keys {
         assert_eq!(ask_server(master, &["LLEN", key]).int(), Some(1));
     }
 }
 
 pub(crate) async fn lock_of_a_dead_client_can_be_acquired_after_its_ttl(kind: &'static dyn Kind) {
     let world = World::new(kind).await;
-    let (dies, proxies) = world.client_behind_proxies(&[0, 1, 2], SHORT_TTL);
-    let dead = world.acquire_as_rival(&dies).await;
+    let (dying_client, proxies) = world.client_behind_proxies(&[0, 1, 2], SHORT_TTL);
+    let dead_lock = world.acquire_as_rival(&dying_client).await;
     let started_at = Instant::now();
     let cuts: Vec<_> = proxies
         .iter()
@@ -122,8 +122,8 @@ pub(crate) async fn lock_of_a_dead_client_can_be_acquired_after_its_ttl(kind: &'
         "{:?}",
         started_at.elapsed()
     );
-    if held.token().is_some() && dead.token().is_some() {
-        assert!(held.token() > dead.token());
+    if held.token().is_some() && dead_lock.token().is_some() {
+        assert!(held.token() > dead_lock.token());
     }
     drop(cuts);
 }
@@ -139,13 +139,13 @@ pub(crate) async fn acquire_dropped_at_any_await_point_leaves_no_key(kind: &'sta
 async fn dropped_after_any_number_of_polls(kind: &'static dyn Kind, delays: [u64; 3]) {
     for polls in 1..=MAX_POLLS {
         let world = SlowWorld::new(kind, delays).await;
-        let acquired = poll_then_drop(kind.acquire(&world.here, LONG_WAIT), polls).await;
-        let is_done = acquired.is_some();
+        let acquired = poll_then_drop(kind.acquire(&world.first_client, LONG_WAIT), polls).await;
+        let is_complete = acquired.is_some();
         drop(acquired.map(granted));
         world
             .no_keys_are_left(&format!("{delays:?} after {polls} polls"))
             .await;
-        if is_done {
+        if is_complete {
             assert!(
                 polls > 1 || delays[0] == 0,
                 "the acquire must wait for the masters"
@@ -164,18 +164,18 @@ pub(crate) async fn acquire_dropped_at_any_time_leaves_no_key_on_real_masters(
     world.acquire(&redlock).await.release().await;
     for polls in 1..=MAX_POLLS {
         let acquired = poll_then_drop(kind.acquire(&redlock, LONG_WAIT), polls).await;
-        let is_done = acquired.is_some();
+        let is_complete = acquired.is_some();
         drop(acquired.map(granted));
         redlock.flush().await;
         assert_eq!(world.keys(), [].into(), "after {polls} polls");
-        if is_done {
+        if is_complete {
             break;
         }
     }
-    for after in (0..12).map(|n| Duration::from_micros(200 * n)) {
-        drop(tokio::time::timeout(after, kind.acquire(&redlock, LONG_WAIT)).await);
+    for limit in (0..12).map(|n| Duration::from_micros(200 * n)) {
+        drop(tokio::time::timeout(limit, kind.acquire(&redlock, LONG_WAIT)).await);
         redlock.flush().await;
-        assert_eq!(world.keys(), [].into(), "after {after:?}");
+        assert_eq!(world.keys(), [].into(), "after {limit:?}");
     }
 }
 
@@ -192,20 +192,21 @@ pub(crate) async fn waiting_acquire_dropped_at_any_await_point_leaves_no_key(
 async fn dropped_after_any_number_of_polls_while_held(kind: &'static dyn Kind, delays: [u64; 3]) {
     for polls in 1..=MAX_POLLS {
         let world = SlowWorld::new(kind, delays).await;
-        let held = granted(kind.acquire_as_rival(&world.there, LONG_WAIT).await);
-        let releases = async {
+        let held = granted(kind.acquire_as_rival(&world.second_client, LONG_WAIT).await);
+        let release = async {
             tokio::time::sleep(ms(10)).await;
             held.release().await;
         };
-        let acquires = async {
-            let acquired = poll_then_drop(kind.acquire(&world.here, LONG_WAIT), polls).await;
+        let acquire_dropped = async {
+            let acquired =
+                poll_then_drop(kind.acquire(&world.first_client, LONG_WAIT), polls).await;
             acquired.map(granted).is_some()
         };
-        let ((), is_done) = futures::future::join(releases, acquires).await;
+        let ((), is_complete) = futures::future::join(release, acquire_dropped).await;
         world
             .no_keys_are_left(&format!("{delays:?} after {polls} polls"))
             .await;
-        if is_done {
+        if is_complete {
             assert!(polls > 1, "the acquire must wait for the release");
             return;
         }

@@ -11,7 +11,7 @@ use super::world::{LONG_WAIT, SHORT_TTL, World, granted, refused_as_held};
 use crate::support::polled::poll_then_drop;
 use crate::support::{PATIENCE, ask_server, eventually, has_key, ms, secs};
 
-async fn in_time<T>(future: impl Future<Output = T>) -> T {
+async fn within_patience<T>(future: impl Future<Output = T>) -> T {
     let outcome = tokio::time::timeout(PATIENCE, future).await;
     outcome.unwrap_or_else(|_| panic!("the call must end within {PATIENCE:?}"))
 }
@@ -85,7 +85,7 @@ pub(crate) async fn loss_is_reported_if_a_majority_has_another_value_in_a_lock_k
     for master in world.masters.iter().take(2) {
         ask_server(master, &["SET", key, "private"]);
     }
-    assert_eq!(in_time(held.lost()).await, LossCause::TakenAway);
+    assert_eq!(within_patience(held.lost()).await, LossCause::TakenAway);
     assert!(!held.is_valid());
     assert!(held.extend(secs(20)).await.is_err());
     eventually("the third master must release the lock", || {
@@ -112,7 +112,7 @@ pub(crate) async fn loss_is_reported_after_a_forced_release(kind: &'static dyn K
     let status = kind.force_release(&operator).await;
     assert!(is_held(&status), "{status:?}");
     let mut next = world.acquire_as_rival(&other).await;
-    assert_eq!(in_time(held.lost()).await, LossCause::TakenAway);
+    assert_eq!(within_patience(held.lost()).await, LossCause::TakenAway);
     assert!(!held.is_valid());
     if next.token().is_some() {
         assert!(next.token() > held.token());
@@ -131,10 +131,10 @@ pub(crate) async fn force_released_lock_is_not_restored_on_a_master_that_did_not
     kind: &'static dyn Kind,
 ) {
     let world = World::new(kind).await;
-    let (holder, link) = world.client_behind_proxies(&[1], secs(9));
-    let (operator, gone) = world.client_behind_proxies(&[2], secs(9));
-    let _gone = gone[0].inject(Harm::Hold(Way::Both));
-    let down = link[0].inject(Harm::Hold(Way::Both));
+    let (holder, holder_proxies) = world.client_behind_proxies(&[1], secs(9));
+    let (operator, operator_proxies) = world.client_behind_proxies(&[2], secs(9));
+    let _operator_cut = operator_proxies[0].inject(Harm::Hold(Way::Both));
+    let holder_cut = holder_proxies[0].inject(Harm::Hold(Way::Both));
     let held = world.acquire(&holder).await;
     let status = kind.force_release(&operator).await;
     assert_eq!(
@@ -143,16 +143,16 @@ pub(crate) async fn force_released_lock_is_not_restored_on_a_master_that_did_not
         "only master 0 must show the holder: {status:?}"
     );
     world.acquire_as_rival(&operator).await.release().await;
-    drop(down);
-    in_time(held.lost()).await;
+    drop(holder_cut);
+    within_patience(held.lost()).await;
     let key = kind.lock_keys().last().expect("a key");
     assert!(!has_key(&world.masters[1], key));
 }
 
 pub(crate) async fn lock_of_a_dead_holder_can_be_acquired_after_its_ttl(kind: &'static dyn Kind) {
     let world = World::new(kind).await;
-    let (dies, proxies) = world.client_behind_proxies(&[0, 1, 2], SHORT_TTL);
-    let dead = world.acquire(&dies).await;
+    let (dying_client, proxies) = world.client_behind_proxies(&[0, 1, 2], SHORT_TTL);
+    let dead_lock = world.acquire(&dying_client).await;
     let started_at = Instant::now();
     let cuts: Vec<_> = proxies
         .iter()
@@ -168,9 +168,9 @@ pub(crate) async fn lock_of_a_dead_holder_can_be_acquired_after_its_ttl(kind: &'
         started_at.elapsed()
     );
     if next.token().is_some() {
-        assert!(next.token() > dead.token());
+        assert!(next.token() > dead_lock.token());
     }
-    assert_eq!(in_time(dead.lost()).await, LossCause::Expired);
+    assert_eq!(within_patience(dead_lock.lost()).await, LossCause::Expired);
     drop(cuts);
 }
 
@@ -198,7 +198,7 @@ pub(crate) async fn lock_on_memory_masters_is_listed_extended_and_force_released
         extended.expect("the extension must succeed, because the lock is held");
         assert!(is_held(&kind.force_release(&redlock).await));
         assert!(held.extend(secs(20)).await.is_err());
-        assert_eq!(in_time(held.lost()).await, LossCause::TakenAway);
+        assert_eq!(within_patience(held.lost()).await, LossCause::TakenAway);
         held.release().await;
         assert!(redlock.list("").await.locks.is_empty());
     }
@@ -210,7 +210,7 @@ pub(crate) async fn lock_on_memory_masters_leaves_no_key_after_max_hold_or_a_dro
     for redlock in memory_clients(kind, Some(ms(100))) {
         kind.prepare(&redlock).await;
         let held = granted(kind.acquire(&redlock, LONG_WAIT).await);
-        assert_eq!(in_time(held.lost()).await, LossCause::MaxHold);
+        assert_eq!(within_patience(held.lost()).await, LossCause::MaxHold);
         drop(held);
         drop(poll_then_drop(kind.acquire(&redlock, LONG_WAIT), 1).await);
         redlock.flush().await;

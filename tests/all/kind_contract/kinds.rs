@@ -251,12 +251,12 @@ impl Kind for Once {
 
     fn acquire(&self, redlock: &Redlock, wait: Wait) -> BoxFuture<'static, Acquired> {
         let once = redlock.once(NAME, PERIOD).wait(wait);
-        let (begun, begins) = oneshot::channel();
-        let (extensions, mut requested) = mpsc::unbounded_channel::<Extension>();
+        let (start_sender, start_receiver) = oneshot::channel();
+        let (extensions, mut extension_requests) = mpsc::unbounded_channel::<Extension>();
         let job = async move {
             let body = async |guard: &quorate::LockGuard| {
-                let _ = begun.send((guard.fencing_token(), guard.lost().boxed().shared()));
-                while let Some((ttl, result)) = requested.recv().await {
+                let _ = start_sender.send((guard.fencing_token(), guard.lost().boxed().shared()));
+                while let Some((ttl, result)) = extension_requests.recv().await {
                     let _ = result.send(guard.extend(ttl).await);
                 }
                 Err(())
@@ -265,10 +265,10 @@ impl Kind for Once {
         };
         let job = job.boxed().shared();
         Box::pin(async move {
-            match futures::future::select(job, begins).await {
+            match futures::future::select(job, start_receiver).await {
                 Either::Left((outcome, _)) => Err(outcome.expect_err("the body must run")),
-                Either::Right((begun, job)) => {
-                    let (token, lost) = begun.expect("the body must run");
+                Either::Right((start_sender, job)) => {
+                    let (token, lost) = start_sender.expect("the body must run");
                     let job = RunningJob {
                         job,
                         token,
@@ -323,7 +323,7 @@ impl Held for RunningJob {
 }
 
 /// A unit of a quota that was taken. The lock is free again.
-struct Taken;
+struct TakenUnit;
 
 impl Kind for Quota {
     fn parts_of_the_library(&self) -> &'static [&'static str] {
@@ -340,7 +340,7 @@ impl Kind for Quota {
         Box::pin(async move {
             let take = quota.take(1).await?;
             assert!(matches!(take, Take::Taken { .. }), "{take:?}");
-            Ok(Box::new(Taken) as Box<dyn Held>)
+            Ok(Box::new(TakenUnit) as Box<dyn Held>)
         })
     }
 
@@ -353,7 +353,7 @@ impl Kind for Quota {
     }
 }
 
-impl Held for Taken {
+impl Held for TakenUnit {
     fn token(&self) -> Option<u64> {
         None
     }

@@ -11,11 +11,11 @@ pub(crate) async fn release_wakes_a_waiter(kind: &'static dyn Kind) {
     let world = World::new(kind).await;
     let (holder, waiter) = (woken_client(&world), woken_client(&world));
     let held = world.acquire(&holder).await;
-    let waiting = tokio::spawn(kind.acquire_as_rival(&waiter, Wait::Forever));
+    let waiter_task = tokio::spawn(kind.acquire_as_rival(&waiter, Wait::Forever));
     waiter_is_queued(&world).await;
     held.release().await;
-    let waited = tokio::time::timeout(PATIENCE, waiting).await;
-    let acquired = waited.expect("the release must wake the waiter");
+    let outcome = tokio::time::timeout(PATIENCE, waiter_task).await;
+    let acquired = outcome.expect("the release must wake the waiter");
     granted(acquired.expect("no panic")).release().await;
     world.no_keys_are_left().await;
 }

@@ -20,7 +20,7 @@ pub(crate) const SHORT_TTL: Duration = ms(2_000);
 
 /// The beginnings of keys that stay on the masters after a release: fencing counters, stored values, the markers of
 /// masters, and two keys that outlive each queue.
-const PERMANENT: [&str; 5] = [
+const PERMANENT_PREFIXES: [&str; 5] = [
     "quorate:fence:",
     "quorate:value:",
     "quorate:masters",
@@ -59,13 +59,13 @@ impl World {
     /// A client that reaches each of these masters through a proxy, and the proxies in the same order.
     pub(crate) fn client_behind_proxies(
         &self,
-        which: &[usize],
+        indices: &[usize],
         ttl: Duration,
     ) -> (Redlock, Vec<Proxy>) {
         let mut urls = self.masters.urls();
-        let proxies = which.iter().map(|&at| {
-            let proxy = Proxy::start(self.masters[at].addr()).expect("a proxy");
-            urls[at] = self.masters[at].url_at(proxy.addr());
+        let proxies = indices.iter().map(|&index| {
+            let proxy = Proxy::start(self.masters[index].addr()).expect("a proxy");
+            urls[index] = self.masters[index].url_at(proxy.addr());
             proxy
         });
         let proxies = proxies.collect();
@@ -83,15 +83,19 @@ impl World {
 
     /// The keys of locks, waiters and notes on all masters.
     pub(crate) fn keys(&self) -> BTreeSet<(usize, String)> {
-        let of_master = |(at, master)| match ask_server(master, &["KEYS", "*"]) {
+        let keys_of_master = |(index, master)| match ask_server(master, &["KEYS", "*"]) {
             Reply::Array(keys) => keys
                 .into_iter()
-                .map(move |key| (at, key.text().expect("a name").into_owned())),
+                .map(move |key| (index, key.text().expect("a name").into_owned())),
             other => panic!("{other:?}"),
         };
-        let all = self.masters.iter().enumerate().flat_map(of_master);
-        let is_permanent = |key: &str| PERMANENT.iter().any(|start| key.starts_with(start));
-        all.filter(|(_, key)| !is_permanent(key)).collect()
+        let all_keys = self.masters.iter().enumerate().flat_map(keys_of_master);
+        let is_permanent = |key: &str| {
+            PERMANENT_PREFIXES
+                .iter()
+                .any(|start| key.starts_with(start))
+        };
+        all_keys.filter(|(_, key)| !is_permanent(key)).collect()
     }
 
     /// The keys of locks and waiters. Holders write their notes after 100 ms, so notes are left out.
@@ -116,11 +120,13 @@ impl World {
     }
 
     /// The number of waiters on each master.
-    pub(crate) fn waiters(&self) -> Vec<i64> {
+    pub(crate) fn queue_lengths(&self) -> Vec<i64> {
         let queue = format!("quorate:queue:{}", self.kind.queue());
-        let count = |master| ask_server(master, &["ZCARD", &queue]).int();
-        let counts = self.masters.iter().map(count);
-        counts.map(|count| count.expect("a number")).collect()
+        let queue_length = |master| ask_server(master, &["ZCARD", &queue]).int();
+        let counts = self.masters.iter().map(queue_length);
+        counts
+            .map(|queue_length| queue_length.expect("a number"))
+            .collect()
     }
 }
 
@@ -129,8 +135,8 @@ impl World {
 pub(crate) struct SlowWorld {
     kind: &'static dyn Kind,
     nodes: Vec<Arc<SlowNode>>,
-    pub(crate) here: Redlock,
-    pub(crate) there: Redlock,
+    pub(crate) first_client: Redlock,
+    pub(crate) second_client: Redlock,
 }
 
 impl SlowWorld {
@@ -148,24 +154,24 @@ impl SlowWorld {
         };
         let world = Self {
             kind,
-            here: client(),
-            there: client(),
+            first_client: client(),
+            second_client: client(),
             nodes: nodes.to_vec(),
         };
-        kind.prepare(&world.here).await;
+        kind.prepare(&world.first_client).await;
         world.flush().await;
         world
     }
 
     async fn flush(&self) {
-        for redlock in [&self.here, &self.there] {
+        for redlock in [&self.first_client, &self.second_client] {
             let flush = tokio::time::timeout(PATIENCE, redlock.flush());
             flush.await.expect("the releases must end in time");
         }
     }
 
     /// Checks that no master has a lock key or a waiter when all releases are sent.
-    pub(crate) async fn no_keys_are_left(&self, when: &str) {
+    pub(crate) async fn no_keys_are_left(&self, context: &str) {
         self.flush().await;
         let keys = self
             .kind
@@ -181,8 +187,12 @@ impl SlowWorld {
                 let Ok(Answer::State(state)) = state else {
                     panic!("{state:?}")
                 };
-                assert_eq!(state.holder, None, "{when}: {key}");
-                assert!(state.queue.is_empty(), "{when}: {key}: {:?}", state.queue);
+                assert_eq!(state.holder, None, "{context}: {key}");
+                assert!(
+                    state.queue.is_empty(),
+                    "{context}: {key}: {:?}",
+                    state.queue
+                );
             }
         }
     }

@@ -8,64 +8,68 @@ use quorate::{
 };
 
 use super::support::{ask_server, eventually, ms, secs, settings};
-use super::{MAX_TTL, PATIENCE, Scene, begin, missing_of};
+use super::{MAX_TTL, PATIENCE, Scene, begin, missing_conditions};
 
 /// A period of a year, which does not end during a test.
 const PERIOD: Duration = secs(365 * 24 * 3600);
 
 /// The uptime after which the restart guard trusts a server. The servers report their uptime in whole seconds, so this
 /// time includes a margin.
-const GUARDED: Duration = Duration::from_millis(2_500);
+const RESTART_GUARD_TIME: Duration = Duration::from_millis(2_500);
 
 impl Scene {
-    /// The URLs of the servers with the indexes in `which`. If an index is also in `away`, the URL contains an unknown
+    /// The URLs of the servers with the indexes in `indices`. If an index is also in `unreachable`, the URL contains an unknown
     /// user, so the server refuses the login.
-    fn without(&self, which: &[usize], away: &[usize]) -> Vec<String> {
-        let url = |at: &usize| {
-            let url = &self.servers.urls()[*at];
-            if away.contains(at) {
+    fn urls_without(&self, indices: &[usize], unreachable: &[usize]) -> Vec<String> {
+        let url = |index: &usize| {
+            let url = &self.servers.urls()[*index];
+            if unreachable.contains(index) {
                 url.replace("redis://", "redis://nobody:x@")
             } else {
                 url.clone()
             }
         };
-        which.iter().map(url).collect()
+        indices.iter().map(url).collect()
     }
 
-    fn guarded(&self, which: &[usize], away: &[usize]) -> RedlockBuilder {
-        settings(self.without(which, away))
+    fn guarded_builder(&self, indices: &[usize], unreachable: &[usize]) -> RedlockBuilder {
+        settings(self.urls_without(indices, unreachable))
             .max_ttl(MAX_TTL)
             .ttl(MAX_TTL)
             .node_timeout(ms(250))
             .restart_guard(RestartGuard::AfterFirstContact)
     }
 
-    fn old_without(&self, away: &[usize]) -> Redlock {
-        self.guarded(&[0, 1, 2], away).build().expect("old")
+    fn old_client_without(&self, unreachable: &[usize]) -> Redlock {
+        self.guarded_builder(&[0, 1, 2], unreachable)
+            .build()
+            .expect("old")
     }
 
-    fn both_without(&self, away: &[usize]) -> Redlock {
-        let next = self.without(&[2, 3, 4], away);
-        let both = self.guarded(&[0, 1, 2], away).next_masters(next);
-        both.build().expect("both")
+    fn joint_client_without(&self, unreachable: &[usize]) -> Redlock {
+        let next = self.urls_without(&[2, 3, 4], unreachable);
+        let joint_client = self
+            .guarded_builder(&[0, 1, 2], unreachable)
+            .next_masters(next);
+        joint_client.build().expect("both")
     }
 
-    fn value(&self, server: usize, name: &str) -> Option<String> {
-        let value = format!("quorate:value:{name}");
-        let value = ask_server(&self.servers[server], &["GET", &value]);
-        value.text().map(std::borrow::Cow::into_owned)
+    fn stored_text(&self, server: usize, name: &str) -> Option<String> {
+        let stored_text = format!("quorate:value:{name}");
+        let stored_text = ask_server(&self.servers[server], &["GET", &stored_text]);
+        stored_text.text().map(std::borrow::Cow::into_owned)
     }
 
     async fn restart_empty(&self, server: usize) {
         self.servers[server].restart_empty().expect("restarted");
-        tokio::time::sleep(GUARDED).await;
+        tokio::time::sleep(RESTART_GUARD_TIME).await;
     }
 }
 
 /// Runs the steps `close` and `closed` of a change, waits for the duration `change.wait()`, and runs `open`. Returns
 /// the result of `open`.
-async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
-    let change = both.change().expect("a change");
+async fn run_change(joint_client: &Redlock) -> Result<Survey, quorate::ChangeError> {
+    let change = joint_client.change().expect("a change");
     change.close().await.expect("closed");
     let closed = change.closed().await.expect("closed");
     tokio::time::sleep(change.wait()).await;
@@ -73,13 +77,13 @@ async fn opened(both: &Redlock) -> Result<Survey, quorate::ChangeError> {
 }
 
 /// One text for each stored value that `open` handled: the name of the value and the outcome, such as `"job": carried`.
-fn carried(survey: &Survey) -> Vec<String> {
-    let carried = survey.carried.iter();
-    carried.map(ToString::to_string).collect()
+fn carried_values(survey: &Survey) -> Vec<String> {
+    let carried_values = survey.carried.iter();
+    carried_values.map(ToString::to_string).collect()
 }
 
-async fn take(redlock: &Redlock, pieces: u64) -> Take {
-    let taken = redlock.quota("beans").take(pieces).await;
+async fn take_units(redlock: &Redlock, units: u64) -> Take {
+    let taken = redlock.quota("beans").take(units).await;
     taken.unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -89,107 +93,131 @@ async fn take(redlock: &Redlock, pieces: u64) -> Take {
 async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
     let scene = Scene::start();
     let once = |redlock: &Redlock| redlock.once("job", PERIOD);
-    let both = scene.both_without(&[]);
-    begin(&both.change().expect("a change")).await;
-    once(&both).create().await.expect("created");
-    let ran = once(&scene.old_without(&[2]))
+    let joint_client = scene.joint_client_without(&[]);
+    begin(&joint_client.change().expect("a change")).await;
+    once(&joint_client).create().await.expect("created");
+    let outcome = once(&scene.old_client_without(&[2]))
         .at_most_once(async |_| ())
         .await;
-    assert_eq!(ran, Ok(OnceOutcome::Done(())));
+    assert_eq!(outcome, Ok(OnceOutcome::Done(())));
     scene.restart_empty(1).await;
-    let both = scene.both_without(&[0]);
-    begin(&both.change().expect("a change")).await;
-    let missing = missing_of(opened(&both).await);
+    let joint_client = scene.joint_client_without(&[0]);
+    begin(&joint_client.change().expect("a change")).await;
+    let missing = missing_conditions(run_change(&joint_client).await);
     assert!(
         missing.iter().any(|line| line.contains("\"job\"")),
         "{missing:?}"
     );
-    let both = scene.both_without(&[]);
-    let open = opened(&both).await.expect("open");
-    assert_eq!(carried(&open), ["\"job\": carried"]);
-    let ran = once(&scene.next()).at_most_once(async |_| ()).await;
+    let joint_client = scene.joint_client_without(&[]);
+    let open = run_change(&joint_client).await.expect("open");
+    assert_eq!(carried_values(&open), ["\"job\": carried"]);
+    let outcome = once(&scene.next_client()).at_most_once(async |_| ()).await;
     assert!(
-        matches!(ran, Ok(OnceOutcome::AlreadyDone { .. })),
-        "{ran:?}"
+        matches!(outcome, Ok(OnceOutcome::AlreadyDone { .. })),
+        "{outcome:?}"
     );
 }
 
 #[tokio::test]
 async fn step_open_fails_until_the_operator_drops_a_value_that_a_majority_lost() {
     let scene = Scene::start();
-    let both = scene.both_without(&[]);
-    begin(&both.change().expect("a change")).await;
-    both.quota("beans").create(7).await.expect("created");
+    let joint_client = scene.joint_client_without(&[]);
+    begin(&joint_client.change().expect("a change")).await;
+    joint_client
+        .quota("beans")
+        .create(7)
+        .await
+        .expect("created");
     assert_eq!(
-        take(&scene.old_without(&[2]), 3).await,
+        take_units(&scene.old_client_without(&[2]), 3).await,
         Take::Taken { left: 4 }
     );
     scene.restart_empty(0).await;
     scene.restart_empty(1).await;
-    let left = scene.old().quota("beans").left().await;
-    assert!(matches!(left, Err(ValueError::Lost(_))), "{left:?}");
-    begin(&both.change().expect("a change")).await;
-    let missing = missing_of(opened(&both).await);
-    let says = |line: &String| line.contains("\"beans\"") && line.contains("quota 7");
-    assert!(missing.iter().any(says), "{missing:?}");
-    both.quota("beans").drop_quota().await.expect("dropped");
-    let open = opened(&both).await.expect("open");
+    let units_left = scene.old_client().quota("beans").left().await;
+    assert!(
+        matches!(units_left, Err(ValueError::Lost(_))),
+        "{units_left:?}"
+    );
+    begin(&joint_client.change().expect("a change")).await;
+    let missing = missing_conditions(run_change(&joint_client).await);
+    let names_the_value = |line: &String| line.contains("\"beans\"") && line.contains("quota 7");
+    assert!(missing.iter().any(names_the_value), "{missing:?}");
+    joint_client
+        .quota("beans")
+        .drop_quota()
+        .await
+        .expect("dropped");
+    let open = run_change(&joint_client).await.expect("open");
     assert!(open.carried.is_empty(), "{open:?}");
-    let left = scene.next().quota("beans").left().await;
-    assert!(matches!(left, Err(ValueError::Missing(_))), "{left:?}");
+    let units_left = scene.next_client().quota("beans").left().await;
+    assert!(
+        matches!(units_left, Err(ValueError::Missing(_))),
+        "{units_left:?}"
+    );
 }
 
 #[tokio::test]
 async fn quota_deleted_during_a_change_of_masters_is_not_restored() {
     let scene = Scene::start();
-    let (old, both) = (scene.old(), scene.both());
-    begin(&both.change().expect("a change")).await;
-    both.quota("beans").create(10).await.expect("created");
+    let (old, joint_client) = (scene.old_client(), scene.joint_client());
+    begin(&joint_client.change().expect("a change")).await;
+    joint_client
+        .quota("beans")
+        .create(10)
+        .await
+        .expect("created");
     old.quota("beans").drop_quota().await.expect("dropped");
-    let open = opened(&both).await.expect("open");
+    let open = run_change(&joint_client).await.expect("open");
     assert_eq!(
-        carried(&open),
+        carried_values(&open),
         ["\"beans\": removed, because no old master has the value"]
     );
-    let left = scene.next().quota("beans").left().await;
-    assert!(matches!(left, Err(ValueError::Missing(_))), "{left:?}");
+    let units_left = scene.next_client().quota("beans").left().await;
+    assert!(
+        matches!(units_left, Err(ValueError::Missing(_))),
+        "{units_left:?}"
+    );
 }
 
 #[tokio::test]
 async fn change_back_to_former_masters_ignores_outdated_values_on_these_masters() {
     let scene = Scene::start();
-    let (both, next) = (scene.both(), scene.next());
-    let change = both.change().expect("a change");
+    let (joint_client, next) = (scene.joint_client(), scene.next_client());
+    let change = joint_client.change().expect("a change");
     begin(&change).await;
     for name in ["beans", "peas"] {
-        both.quota(name).create(10).await.expect("created");
+        joint_client.quota(name).create(10).await.expect("created");
     }
-    opened(&both).await.expect("open");
+    run_change(&joint_client).await.expect("open");
     change.finish().await.expect("finished");
-    assert_eq!(take(&next, 7).await, Take::Taken { left: 3 });
+    assert_eq!(take_units(&next, 7).await, Take::Taken { left: 3 });
     let peas = next.quota("peas");
     assert_eq!(peas.take(7).await, Ok(Take::Taken { left: 3 }));
     peas.drop_quota().await.expect("dropped");
     let builder = scene.settings(2..5).masters_generation(1);
-    let back = builder
+    let return_builder = builder
         .next_masters(scene.urls(0..3))
         .build()
         .expect("back");
-    let begun = begin_again(&back).await;
-    let advice = begun.advice();
+    let survey = begin_again(&return_builder).await;
+    let advice = survey.advice();
     assert!(
         advice.iter().all(|line| line.contains("values")),
         "{advice:?}"
     );
     assert_eq!(advice.len(), 2, "{advice:?}");
-    opened(&back).await.expect("open");
+    run_change(&return_builder).await.expect("open");
     let first = scene.settings(0..3).masters_generation(2);
     let first = first
         .build()
         .expect("the settings with the original masters must be valid");
     assert_eq!(first.quota("beans").left().await, Ok(3));
-    let left = first.quota("peas").left().await;
-    assert!(matches!(left, Err(ValueError::Missing(_))), "{left:?}");
+    let units_left = first.quota("peas").left().await;
+    assert!(
+        matches!(units_left, Err(ValueError::Missing(_))),
+        "{units_left:?}"
+    );
 }
 
 async fn begin_again(redlock: &Redlock) -> Survey {
@@ -207,63 +235,70 @@ async fn begin_again(redlock: &Redlock) -> Survey {
 #[tokio::test]
 async fn stored_values_left_by_an_abandoned_change_are_not_used_by_the_next_change() {
     let scene = Scene::start();
-    let (old, both) = (scene.old(), scene.both());
-    begin(&both.change().expect("a change")).await;
-    both.quota("beans").create(10).await.expect("created");
+    let (old, joint_client) = (scene.old_client(), scene.joint_client());
+    begin(&joint_client.change().expect("a change")).await;
+    joint_client
+        .quota("beans")
+        .create(10)
+        .await
+        .expect("created");
     // The operator abandons the change of masters, and all clients use only the old masters again.
-    assert_eq!(take(&old, 7).await, Take::Taken { left: 3 });
-    begin(&both.change().expect("a change")).await;
-    let open = opened(&both).await.expect("open");
-    assert_eq!(carried(&open), ["\"beans\": carried"]);
+    assert_eq!(take_units(&old, 7).await, Take::Taken { left: 3 });
+    begin(&joint_client.change().expect("a change")).await;
+    let open = run_change(&joint_client).await.expect("open");
+    assert_eq!(carried_values(&open), ["\"beans\": carried"]);
     assert_eq!(open.stage(), ChangeStage::Open);
-    assert_eq!(scene.next().quota("beans").left().await, Ok(3));
+    assert_eq!(scene.next_client().quota("beans").left().await, Ok(3));
 }
 
 /// The client `old` runs a job with `at_least_once`. During the job, a change of masters executes its step `close`.
 /// Returns true if the client can record after this step that the job is done.
 ///
 /// If `reconnects` is true, the job does not end until the client has reconnected.
-async fn records_after_the_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
+async fn try_record_after_close(scene: &Scene, old: &Redlock, reconnects: bool) -> bool {
     let builder = scene.settings(0..3).next_masters(scene.urls(2..5));
-    let both = builder
+    let joint_client = builder
         .max_ttl(secs(20))
         .ttl(secs(20))
         .build()
         .expect("both");
-    let change = both.change().expect("a change").allow_unknown_clients(true);
+    let change = joint_client
+        .change()
+        .expect("a change")
+        .allow_unknown_clients(true);
     let once = old.once("job", PERIOD);
     once.create().await.expect("created");
     // Write generation markers, so that clients count the votes of a server immediately. Without markers, a client
     // first waits until the server has run for longer than the longest TTL.
-    let told = scene.settings(0..3).next_masters(scene.urls(2..5));
-    let mark = quorate::testing::mark(&told, 0).expect("a mark");
+    let builder = scene.settings(0..3).next_masters(scene.urls(2..5));
+    let mark = quorate::testing::mark(&builder, 0).expect("a mark");
     for server in &scene.servers {
-        ask_server(server, &["SET", super::MARK, &mark]);
+        ask_server(server, &["SET", super::MARKER_KEY, &mark]);
     }
-    let done = once
+    let outcome = once
         .at_least_once(async |_| {
             change.close().await.expect("closed");
             if reconnects {
-                let again = |server| {
+                let has_reconnected = |server| {
                     let list = ask_server(server, &["CLIENT", "LIST"]);
                     list.text().unwrap_or_default().contains("name=quorate/0/")
                 };
                 eventually(
                     "the client must have connected to all masters again",
-                    || scene.servers.iter().take(3).all(again),
+                    || scene.servers.iter().take(3).all(has_reconnected),
                 )
                 .await;
             }
             Ok::<(), ()>(())
         })
         .await;
-    let never = |at| {
+    let is_never_recorded = |index| {
         scene
-            .value(at, "job")
-            .is_some_and(|value| value.ends_with(" once never"))
+            .stored_text(index, "job")
+            .is_some_and(|stored_text| stored_text.ends_with(" once never"))
     };
-    assert!((0..3).all(never), "{done:?}");
-    matches!(done, Ok(OnceOutcome::Done(_)))
+    assert!((0..3).all(is_never_recorded), "{outcome:?}");
+    matches!(outcome, Ok(OnceOutcome::Done(_)))
 }
 
 #[tokio::test]
@@ -288,7 +323,7 @@ async fn closed_masters_refuse_writes_on_a_connection_opened_before_step_close()
         .max_ttl(secs(20))
         .ttl(secs(20));
     let old = builder.build().expect("old");
-    assert!(!records_after_the_close(&scene, &old, false).await);
+    assert!(!try_record_after_close(&scene, &old, false).await);
 }
 
 #[tokio::test]
@@ -296,7 +331,7 @@ async fn closed_masters_refuse_writes_of_a_client_that_reconnected_after_step_cl
     let scene = Scene::start();
     let builder = settings(scene.urls(0..3)).max_ttl(secs(20)).ttl(secs(20));
     let old = builder.build().expect("old");
-    assert!(!records_after_the_close(&scene, &old, true).await);
+    assert!(!try_record_after_close(&scene, &old, true).await);
 }
 
 /// All holds of one owner must have the same fencing token. If the change of masters copied a fencing counter, the
@@ -304,36 +339,39 @@ async fn closed_masters_refuse_writes_of_a_client_that_reconnected_after_step_cl
 #[tokio::test]
 async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     let scene = Scene::start();
-    let (both, next) = (scene.both(), scene.next());
+    let (joint_client, next) = (scene.joint_client(), scene.next_client());
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let hour = since_epoch.expect("a date").as_micros() + 3_600_000_000;
-    let change = both.change().expect("a change");
+    let hour_ahead = since_epoch.expect("a date").as_micros() + 3_600_000_000;
+    let change = joint_client.change().expect("a change");
     begin(&change).await;
-    let owner = both.owner("order-7").expect("the id must be valid");
+    let owner = joint_client.owner("order-7").expect("the id must be valid");
     let first = owner.acquire("job").await.expect("free");
     // Set the fencing counter of one master an hour ahead, as a client with a wrong clock would.
-    let hour_ahead = ["SET", "quorate:fence:job", &hour.to_string()];
-    ask_server(&scene.servers[0], &hour_ahead);
+    let set_command = ["SET", "quorate:fence:job", &hour_ahead.to_string()];
+    ask_server(&scene.servers[0], &set_command);
     change.close().await.expect("closed");
     let closed = change.closed().await.expect("closed");
     tokio::time::sleep(change.wait()).await;
-    let missing = missing_of(change.open(&closed).await);
-    let named = |line: &String| line.contains("\"job\"") && line.contains("order-7");
-    assert!(missing.iter().any(named), "{missing:?}");
+    let missing = missing_conditions(change.open(&closed).await);
+    let names_the_owner = |line: &String| line.contains("\"job\"") && line.contains("order-7");
+    assert!(missing.iter().any(names_the_owner), "{missing:?}");
     assert!(
         first.is_valid(),
         "the lock must be renewed on the old and the next masters"
     );
-    let further = scene.both().owner("order-7").expect("the id must be valid");
-    let further = further
+    let third_acquire = scene
+        .joint_client()
+        .owner("order-7")
+        .expect("the id must be valid");
+    let third_acquire = third_acquire
         .acquire("job")
         .await
         .expect("a further hold of the owner must join its first hold");
-    assert_eq!(further.fencing_token(), first.fencing_token());
-    further.release().await;
+    assert_eq!(third_acquire.fencing_token(), first.fencing_token());
+    third_acquire.release().await;
     first.release().await;
     change.open(&closed).await.expect("open");
-    assert!(u128::from(super::number(&next).await) > hour);
+    assert!(u128::from(super::fencing_token_of_job(&next).await) > hour_ahead);
 }
 
 /// Tests outdated values that are stored on the next masters before the change begins. `open` removes them, because no
@@ -341,25 +379,25 @@ async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
 #[tokio::test]
 async fn outdated_stored_values_on_next_masters_are_reported_and_removed() {
     let scene = Scene::start();
-    let both = scene.both();
+    let joint_client = scene.joint_client();
     let beans = ["SET", "quorate:value:beans", "1 run quota 9"];
     for server in scene.servers.iter().skip(3) {
         ask_server(server, &beans);
     }
-    let begun = begin_again(&both).await;
-    let advice = begun.advice();
+    let survey = begin_again(&joint_client).await;
+    let advice = survey.advice();
     assert!(
         advice.iter().all(|line| line.contains("1 values")),
         "{advice:?}"
     );
     assert_eq!(advice.len(), 2, "{advice:?}");
-    let open = opened(&both).await.expect("open");
+    let open = run_change(&joint_client).await.expect("open");
     assert_eq!(
-        carried(&open),
+        carried_values(&open),
         ["\"beans\": removed, because no old master has the value"]
     );
     scene
-        .next()
+        .next_client()
         .quota("beans")
         .create(5)
         .await
@@ -371,21 +409,21 @@ async fn outdated_stored_values_on_next_masters_are_reported_and_removed() {
 #[tokio::test]
 async fn quota_units_taken_before_a_change_of_masters_stay_taken() {
     let scene = Scene::start();
-    let told = |which: &[usize], away: &[usize]| {
-        let told = settings(scene.without(which, away));
-        told.max_ttl(MAX_TTL).ttl(MAX_TTL).node_timeout(ms(250))
+    let builder_for = |indices: &[usize], unreachable: &[usize]| {
+        let builder = settings(scene.urls_without(indices, unreachable));
+        builder.max_ttl(MAX_TTL).ttl(MAX_TTL).node_timeout(ms(250))
     };
-    let old = told(&[0, 1, 2], &[]).build().expect("old");
+    let old = builder_for(&[0, 1, 2], &[]).build().expect("old");
     old.quota("beans").create(10).await.expect("created");
-    let builder = told(&[0, 1, 2], &[]).next_masters(scene.without(&[1, 2, 3], &[]));
-    let both = builder.build().expect("both");
-    begin(&both.change().expect("a change")).await;
-    assert_eq!(take(&both, 1).await, Take::Taken { left: 9 });
-    let old = told(&[0, 1, 2], &[2]).build().expect("old");
-    assert_eq!(take(&old, 5).await, Take::Taken { left: 4 });
-    let open = opened(&both).await.expect("open");
-    assert_eq!(carried(&open), ["\"beans\": carried"]);
-    let next = told(&[1, 2, 3], &[1]).masters_generation(1);
+    let builder = builder_for(&[0, 1, 2], &[]).next_masters(scene.urls_without(&[1, 2, 3], &[]));
+    let joint_client = builder.build().expect("both");
+    begin(&joint_client.change().expect("a change")).await;
+    assert_eq!(take_units(&joint_client, 1).await, Take::Taken { left: 9 });
+    let old = builder_for(&[0, 1, 2], &[2]).build().expect("old");
+    assert_eq!(take_units(&old, 5).await, Take::Taken { left: 4 });
+    let open = run_change(&joint_client).await.expect("open");
+    assert_eq!(carried_values(&open), ["\"beans\": carried"]);
+    let next = builder_for(&[1, 2, 3], &[1]).masters_generation(1);
     let next = next.build().expect("next");
     assert_eq!(next.quota("beans").left().await, Ok(4));
 }
@@ -395,18 +433,22 @@ async fn quota_units_taken_before_a_change_of_masters_stay_taken() {
 #[tokio::test]
 async fn step_open_fails_while_a_client_holds_the_lock_of_a_stored_value() {
     let scene = Scene::start();
-    let both = scene.both();
-    begin(&both.change().expect("a change")).await;
-    both.quota("beans").create(3).await.expect("created");
-    let lock = both.lock("beans").note("counting beans");
+    let joint_client = scene.joint_client();
+    begin(&joint_client.change().expect("a change")).await;
+    joint_client
+        .quota("beans")
+        .create(3)
+        .await
+        .expect("created");
+    let lock = joint_client.lock("beans").note("counting beans");
     let held = lock.acquire().await.expect("free");
-    let change = both.change().expect("a change");
+    let change = joint_client.change().expect("a change");
     change.close().await.expect("closed");
     let closed = change.closed().await.expect("closed");
     tokio::time::sleep(change.wait()).await;
-    let another = scene.both();
+    let another = scene.joint_client();
     let change = another.change().expect("a change");
-    let missing = missing_of(change.open(&closed).await);
+    let missing = missing_conditions(change.open(&closed).await);
     assert!(
         missing.iter().any(|line| line.contains("counting beans")),
         "{missing:?}"
@@ -415,15 +457,15 @@ async fn step_open_fails_while_a_client_holds_the_lock_of_a_stored_value() {
         tokio::time::sleep(ms(300)).await;
         held.release().await;
     });
-    assert_eq!(carried(&open.expect("open")), ["\"beans\": carried"]);
+    assert_eq!(carried_values(&open.expect("open")), ["\"beans\": carried"]);
 }
 
 /// Tests masters that serve several deployments, each with its own key prefix.
 #[tokio::test]
 async fn change_of_masters_copies_the_stored_values_of_every_key_prefix() {
     let scene = Scene::start();
-    let both = scene.both();
-    begin(&both.change().expect("a change")).await;
+    let joint_client = scene.joint_client();
+    begin(&joint_client.change().expect("a change")).await;
     for prefix in ["shop:", "a-much-longer-prefix:"] {
         let builder = scene.settings(0..3).prefix(prefix);
         let old = builder.build().expect("old");
@@ -431,9 +473,11 @@ async fn change_of_masters_copies_the_stored_values_of_every_key_prefix() {
     }
     let other = scene.settings(0..3).prefix("a-much-longer-prefix:");
     let other = other.next_masters(scene.urls(2..5));
-    let open = opened(&other.build().expect("both")).await.expect("open");
+    let open = run_change(&other.build().expect("both"))
+        .await
+        .expect("open");
     assert_eq!(
-        carried(&open),
+        carried_values(&open),
         [
             "\"a-much-longer-prefix:beans\": carried",
             "\"shop:beans\": carried"
@@ -451,17 +495,17 @@ async fn change_of_masters_copies_the_stored_values_of_every_key_prefix() {
 #[tokio::test]
 async fn client_with_next_masters_reads_values_created_only_on_the_old_masters() {
     let scene = Scene::start();
-    let (old, both) = (scene.old(), scene.both());
-    let change = both.change().expect("a change");
+    let (old, joint_client) = (scene.old_client(), scene.joint_client());
+    let change = joint_client.change().expect("a change");
     old.quota("beans").create(10).await.expect("created");
     begin(&change).await;
-    assert_eq!(take(&both, 1).await, Take::Taken { left: 9 });
-    assert_eq!(take(&old, 1).await, Take::Taken { left: 8 });
-    assert_eq!(take(&both, 1).await, Take::Taken { left: 7 });
+    assert_eq!(take_units(&joint_client, 1).await, Take::Taken { left: 9 });
+    assert_eq!(take_units(&old, 1).await, Take::Taken { left: 8 });
+    assert_eq!(take_units(&joint_client, 1).await, Take::Taken { left: 7 });
     old.quota("peas").create(5).await.expect("created");
     change.close().await.expect("closed");
-    assert_eq!(both.quota("peas").left().await, Ok(5));
-    assert_eq!(both.quota("beans").left().await, Ok(7));
+    assert_eq!(joint_client.quota("peas").left().await, Ok(5));
+    assert_eq!(joint_client.quota("beans").left().await, Ok(7));
 }
 
 /// Without the right to read the lock key, `close` cannot check whether an owner holds the lock.
@@ -473,25 +517,28 @@ async fn step_close_fails_if_the_operator_lacks_rights_to_a_lock_key() {
         let user: Vec<&str> = user.split(' ').collect();
         assert!(ask_server(server, &user).is_ok());
     }
-    let narrow = |which| {
-        let urls = scene.urls(which).into_iter();
+    let urls_of_narrow_user = |indices| {
+        let urls = scene.urls(indices).into_iter();
         urls.map(|url| url.replace("redis://", "redis://narrow:x@"))
     };
-    let builder = settings(narrow(0..3))
+    let builder = settings(urls_of_narrow_user(0..3))
         .max_ttl(MAX_TTL)
         .ttl(MAX_TTL)
         .node_timeout(ms(250));
-    let both = builder.next_masters(narrow(2..5)).build().expect("both");
-    begin(&both.change().expect("a change")).await;
+    let joint_client = builder
+        .next_masters(urls_of_narrow_user(2..5))
+        .build()
+        .expect("both");
+    begin(&joint_client.change().expect("a change")).await;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let ahead = (now.expect("a date").as_micros() + 3_600_000_000).to_string();
     ask_server(&scene.servers[0], &["SET", "quorate:fence:job", &ahead]);
-    let change = both.change().expect("a change");
+    let change = joint_client.change().expect("a change");
     let closed = change.close().await;
-    let says = |line: &String| line.contains("ACL SETUSER <user> ~job*");
+    let names_the_value = |line: &String| line.contains("ACL SETUSER <user> ~job*");
     let Err(quorate::ChangeError::Missing(missing)) = closed else {
         panic!("{closed:?}");
     };
-    assert!(missing.iter().any(says), "{missing:?}");
+    assert!(missing.iter().any(names_the_value), "{missing:?}");
     assert!(change.survey().await.stage() < quorate::ChangeStage::PartlyClosed);
 }
