@@ -19,7 +19,7 @@ fn resident_kib() -> u64 {
 #[test]
 fn requests_to_a_stopped_master_do_not_increase_memory_use() {
     let program = std::env::current_exe().expect("this program");
-    let output = Command::new(program)
+    let reply = Command::new(program)
         .args([
             "memory::child_process_measures_its_memory_while_a_master_is_stopped",
             "--exact",
@@ -28,10 +28,10 @@ fn requests_to_a_stopped_master_do_not_increase_memory_use() {
         .env(CHILD, "1")
         .output()
         .expect("it runs");
-    let output = String::from_utf8_lossy(&output.stdout);
+    let reply = String::from_utf8_lossy(&reply.stdout);
     assert!(
-        output.contains("grown by") && output.contains("1 passed"),
-        "{output:?}"
+        reply.contains("grown by") && reply.contains("1 passed"),
+        "{reply:?}"
     );
 }
 

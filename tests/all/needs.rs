@@ -73,17 +73,17 @@ fn grant_to(user: &str, masters: &Masters, revoked_right: Option<&str>) {
     grant_command(documented_command_for(user), masters, revoked_right);
 }
 
-fn grant_command(mut split_words: Vec<String>, masters: &Masters, revoked_right: Option<&str>) {
-    split_words.retain(|without_backticks| Some(without_backticks.as_str()) != revoked_right);
-    for without_backticks in &mut split_words {
+fn grant_command(mut words: Vec<String>, masters: &Masters, revoked_right: Option<&str>) {
+    words.retain(|without_backticks| Some(without_backticks.as_str()) != revoked_right);
+    for without_backticks in &mut words {
         if without_backticks.starts_with('>') {
             *without_backticks = format!(">{PASSWORD}");
         }
     }
-    let split_words: Vec<&str> = split_words.iter().map(String::as_str).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     for master in masters {
-        let reply = ask_server(master, &split_words);
-        assert!(reply.is_ok(), "{split_words:?}: {reply:?}");
+        let reply = ask_server(master, &words);
+        assert!(reply.is_ok(), "{words:?}: {reply:?}");
     }
 }
 
@@ -229,9 +229,9 @@ async fn use_every_kind(redlock: &Redlock) {
             .await
             .expect("the name must be valid");
         let reader_note = doc.holds().into_iter().find_map(|hold| hold.note);
-        let count_calls = api.permits.iter().find_map(|permit| permit.status.note());
-        if let (Some(reader_note), Some(count_calls)) = (&reader_note, count_calls) {
-            let texts = [&reader_note.text, &count_calls.text].map(|text| text.as_deref());
+        let calls_note = api.permits.iter().find_map(|permit| permit.status.note());
+        if let (Some(reader_note), Some(calls_note)) = (&reader_note, calls_note) {
+            let texts = [&reader_note.text, &calls_note.text].map(|text| text.as_deref());
             assert_eq!(texts, [Some("reads"), Some("calls")]);
             break;
         }
@@ -479,16 +479,16 @@ const SECOND_PREFIX: &str = "b:";
 
 /// The rights that the documentation lists for operators, with each key pattern repeated for [`SECOND_PREFIX`].
 fn operator_command() -> Vec<String> {
-    let mut split_words = documented_command_for(OPERATOR);
-    let keys = split_words
+    let mut words = documented_command_for(OPERATOR);
+    let keys = words
         .iter()
         .filter(|without_backticks| without_backticks.starts_with('~'));
     let keys = keys.filter(|without_backticks| without_backticks.contains(PREFIX));
     let second: Vec<String> = keys
         .map(|without_backticks| without_backticks.replace(PREFIX, SECOND_PREFIX))
         .collect();
-    split_words.extend(second);
-    split_words
+    words.extend(second);
+    words
 }
 
 /// Stores a quota and the fencing counter of a semaphore under each of the two prefixes.

@@ -206,21 +206,21 @@ fn imports_of(package: &str) -> Imports {
 }
 
 /// The modules that are part of an import cycle.
-fn files_in_circles(imports_of: &Imports) -> Vec<&Vec<String>> {
+fn files_in_circles(imports: &Imports) -> Vec<&Vec<String>> {
     let is_in_circle = |start: &Vec<String>| {
-        let mut count = BTreeSet::new();
-        let mut pending: Vec<_> = imports_of[start].iter().collect();
+        let mut visited = BTreeSet::new();
+        let mut pending: Vec<_> = imports[start].iter().collect();
         while let Some(module) = pending.pop() {
             if module == start {
                 return true;
             }
-            if count.insert(module) {
-                pending.extend(imports_of.get(module).into_iter().flatten());
+            if visited.insert(module) {
+                pending.extend(imports.get(module).into_iter().flatten());
             }
         }
         false
     };
-    imports_of
+    imports
         .keys()
         .filter(|start| is_in_circle(start))
         .collect()
@@ -232,16 +232,16 @@ fn number_of_files_in_import_cycles_does_not_grow() {
         let imports_of = imports_of(package);
         assert!(imports_of.len() > 2, "no sources of {package} were found");
         let circles = files_in_circles(&imports_of);
-        let names_a_key: Vec<String> = circles.iter().map(|file| file.join("/")).collect();
+        let file_names: Vec<String> = circles.iter().map(|file| file.join("/")).collect();
         assert!(
-            names_a_key.len() <= max_count,
-            "{package}: {} files import each other in cycles, but at most {max_count} may: {names_a_key:?}",
-            names_a_key.len()
+            file_names.len() <= max_count,
+            "{package}: {} files import each other in cycles, but at most {max_count} may: {file_names:?}",
+            file_names.len()
         );
         assert!(
-            names_a_key.len() == max_count,
-            "{package}: only {} files import each other in cycles: lower the limit {max_count} in this test: {names_a_key:?}",
-            names_a_key.len()
+            file_names.len() == max_count,
+            "{package}: only {} files import each other in cycles: lower the limit {max_count} in this test: {file_names:?}",
+            file_names.len()
         );
     }
 }
@@ -250,17 +250,17 @@ fn number_of_files_in_import_cycles_does_not_grow() {
 fn library_files_import_nothing_from_higher_layers() {
     let layer_of = |module: &[String]| {
         let module_name = module.first().map_or("lib", String::as_str);
-        let lengths = LAYERS.iter().position(|layer| layer.contains(&module_name));
-        lengths.unwrap_or_else(|| {
-            panic!("the module {module_name} has no layer: add it to `FLOORS` in tests/all/tidy.rs")
+        let index = LAYERS.iter().position(|layer| layer.contains(&module_name));
+        index.unwrap_or_else(|| {
+            panic!("the module {module_name} has no layer: add it to `LAYERS` in tests/all/tidy.rs")
         })
     };
     let mut upward_imports = Vec::new();
-    for (from, all) in imports_of("src") {
-        for targets in all {
+    for (from, targets) in imports_of("src") {
+        for target in targets {
             // Skip the crate root (`lib.rs`): it may import from all layers, because it only re-exports items.
-            if !from.is_empty() && layer_of(&targets) > layer_of(&from) {
-                upward_imports.push(format!("{} -> {}", from.join("/"), targets.join("/")));
+            if !from.is_empty() && layer_of(&target) > layer_of(&from) {
+                upward_imports.push(format!("{} -> {}", from.join("/"), target.join("/")));
             }
         }
     }
@@ -272,14 +272,14 @@ fn library_files_import_nothing_from_higher_layers() {
 
 #[test]
 fn protocol_core_imports_only_itself() {
-    for (from, all) in imports_of("src") {
+    for (from, targets) in imports_of("src") {
         if from
             .first()
             .is_some_and(|module_name| module_name == "protocol")
         {
-            let outside: Vec<_> = all
+            let outside: Vec<_> = targets
                 .iter()
-                .filter(|targets| targets.first() != from.first())
+                .filter(|target| target.first() != from.first())
                 .collect();
             assert!(outside.is_empty(), "{from:?} -> {outside:?}");
         }
@@ -358,13 +358,13 @@ fn function_lengths(text: &str) -> Vec<(String, usize)> {
             let name = name.split(['(', '<']).next().unwrap_or_default();
             open_functions.push((indent, name.to_owned(), number));
         }
-        let Some((module, _, from)) = open_functions.last() else {
+        let Some((indent_of_open, _, from)) = open_functions.last() else {
             continue;
         };
         let body = text.lines().skip(*from).take(number - from + 1);
-        let declared = line.ends_with(';') && !body.into_iter().any(|line| line.ends_with('{'));
-        let is_end = line.trim() == "}" || line.ends_with("{}") || declared;
-        if *module == indent
+        let is_declaration = line.ends_with(';') && !body.into_iter().any(|line| line.ends_with('{'));
+        let is_end = line.trim() == "}" || line.ends_with("{}") || is_declaration;
+        if *indent_of_open == indent
             && is_end
             && let Some((_, name, from)) = open_functions.pop()
         {
@@ -378,23 +378,23 @@ fn function_lengths(text: &str) -> Vec<(String, usize)> {
 fn functions_have_at_most_seventy_lines() {
     let text =
         "fn a() {\n    if b {\n    }\n}\ntrait C {\n    fn d(&self);\n    fn e(\n    );\n}\n";
-    let lengths = [("a", 4), ("d", 1), ("e", 2)].map(|(name, lines)| (name.to_owned(), lines));
-    assert_eq!(function_lengths(text), lengths);
+    let expected = [("a", 4), ("d", 1), ("e", 2)].map(|(name, lines)| (name.to_owned(), lines));
+    assert_eq!(function_lengths(text), expected);
     for (package, max_count) in MAX_LONG_FUNCTIONS {
         let mut files = Vec::new();
         sources(&root().join(package), &mut files);
         let mut long_functions = Vec::new();
         let mut count = 0;
         for path in &files {
-            let all = function_lengths(&std::fs::read_to_string(path).expect("a source"));
-            count += all.len();
+            let functions = function_lengths(&std::fs::read_to_string(path).expect("a source"));
+            count += functions.len();
             let path_text = path
                 .strip_prefix(root())
                 .expect("the path must begin with the path of the folder")
                 .display();
-            let all = all.into_iter().filter(|(_, lines)| *lines > MAX_LINES);
+            let functions = functions.into_iter().filter(|(_, lines)| *lines > MAX_LINES);
             long_functions
-                .extend(all.map(|(name, lines)| format!("{path_text}: {name}, {lines} lines")));
+                .extend(functions.map(|(name, lines)| format!("{path_text}: {name}, {lines} lines")));
         }
         assert!(count > 20, "no functions of {package} were found");
         assert_eq!(
@@ -444,7 +444,7 @@ fn at_most_fifteen_lines_of_the_library_depend_on_the_lock_kind() {
     );
     assert!(
         count == MAX_KIND_QUESTIONS,
-        "only {count} places in src/ ask for the kind of a lock: lower KIND_QUESTIONS to this number: {uses:#?}"
+        "only {count} places in src/ ask for the kind of a lock: lower MAX_KIND_QUESTIONS to this number: {uses:#?}"
     );
 }
 
@@ -465,29 +465,29 @@ fn types_declared_twice(package: &str) -> BTreeMap<String, Vec<String>> {
     let mut files = Vec::new();
     sources(&root().join(package), &mut files);
     files.retain(|path| !path.starts_with(root().join(FOLDER_WITH_SAME_NAMES)));
-    let mut count: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut paths_by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for path in &files {
         for line in code(path).lines() {
             let mut words = line.split_whitespace();
             let is_shared = matches!(words.next(), Some("pub" | "pub(crate)"));
-            let kind = matches!(words.next(), Some("struct" | "enum" | "trait" | "type"));
-            if let (true, true, Some(name)) = (is_shared, kind, words.next()) {
+            let is_type = matches!(words.next(), Some("struct" | "enum" | "trait" | "type"));
+            if let (true, true, Some(name)) = (is_shared, is_type, words.next()) {
                 let is_end = |c: char| !c.is_alphanumeric();
                 let name = name.split(is_end).next().unwrap_or_default();
                 let path_text = path
                     .strip_prefix(root())
                     .expect("the path must begin with the root of the repository")
                     .display();
-                count
+                paths_by_name
                     .entry(name.to_owned())
                     .or_default()
                     .push(path_text.to_string());
             }
         }
     }
-    assert!(count.len() > 20, "no declarations of {package} were found");
-    count.retain(|name, uses| uses.len() > 1 && !ALLOWED_TWINS.contains(&name.as_str()));
-    count
+    assert!(paths_by_name.len() > 20, "no declarations of {package} were found");
+    paths_by_name.retain(|name, paths| paths.len() > 1 && !ALLOWED_TWINS.contains(&name.as_str()));
+    paths_by_name
 }
 
 #[test]
@@ -509,25 +509,25 @@ fn architecture_page_lists_the_layers_in_their_order() {
     let cells = cells.filter_map(|line| line.split(" | ").next());
     let rows: Vec<Vec<&str>> = cells
         .map(|cell| {
-            let names_a_key = cell.split(", ").map(|name| name.trim_matches('`'));
-            let names_a_key =
-                names_a_key.filter_map(|name| name.strip_suffix(".rs").or(name.strip_suffix('/')));
-            names_a_key.collect()
+            let names = cell.split(", ").map(|name| name.trim_matches('`'));
+            let names =
+                names.filter_map(|name| name.strip_suffix(".rs").or(name.strip_suffix('/')));
+            names.collect()
         })
         .collect();
     let mut last_row = 0;
-    for layer_of in LAYERS {
+    for layer in LAYERS {
         let row_of_module = |name: &str| {
             let row = rows.iter().position(|row| row.contains(&name));
             row.unwrap_or_else(|| panic!("ARCHITECTURE.md does not name {name}"))
         };
-        let rows_of_layer = layer_of.iter().map(|name| row_of_module(name));
+        let rows_of_layer = layer.iter().map(|name| row_of_module(name));
         let rows_of_layer: BTreeSet<usize> = rows_of_layer.collect();
         assert!(
             rows_of_layer
                 .first()
                 .is_some_and(|first| *first >= last_row),
-            "ARCHITECTURE.md must list the layers in the order of `FLOORS`, but a file of the layer {layer_of:?} is in the \
+            "ARCHITECTURE.md must list the layers in the order of `LAYERS`, but a file of the layer {layer:?} is in the \
              wrong place"
         );
         last_row = rows_of_layer.last().copied().unwrap_or(last_row);
@@ -554,19 +554,19 @@ fn glossary_has_at_most_fifteen_words() {
         })
         .collect();
     // An entry may define a second term in italics. This term counts as well.
-    let inner = glossary.replace("**", "").matches('*').count() / 2;
-    let count = words.len() + inner;
+    let italic_terms = glossary.replace("**", "").matches('*').count() / 2;
+    let count = words.len() + italic_terms;
     assert!(
         (6..=MAX_OWN_WORDS).contains(&count),
-        "{words:?} and {inner}"
+        "{words:?} and {italic_terms}"
     );
     let mut files = Vec::new();
     sources(&root().join("src"), &mut files);
-    let all: Vec<String> = files.iter().map(|path| code(path).to_lowercase()).collect();
+    let codes: Vec<String> = files.iter().map(|path| code(path).to_lowercase()).collect();
     for word in &words {
         let identifier = word.to_lowercase().replace(['-', ' '], "_");
         assert!(
-            all.iter().any(|code| code.contains(&identifier)),
+            codes.iter().any(|code| code.contains(&identifier)),
             "the glossary defines the word {word}, which the code does not use"
         );
     }
@@ -576,7 +576,7 @@ fn glossary_has_at_most_fifteen_words() {
     ];
     for (path, code) in files.iter().zip(files.iter().map(|path| code(path))) {
         let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
-        let lengths = words.find(|word| banned_words.contains(word));
-        assert!(lengths.is_none(), "{}: {lengths:?}", path.display());
+        let banned_word = words.find(|word| banned_words.contains(word));
+        assert!(banned_word.is_none(), "{}: {banned_word:?}", path.display());
     }
 }

@@ -74,13 +74,13 @@ pub async fn read_of_an_absent_stored_value_returns_nothing(master: &TestedMaste
 pub async fn written_stored_value_is_read_by_the_next_holder(master: &TestedMaster) {
     let (first, number) = acquire_job(master, 1).await;
     let bytes = b"any \0 bytes\r\n\xff ";
-    let run = write_value(master, write(&first, number, bytes)).await;
+    let written_run = write_value(master, write(&first, number, bytes)).await;
     master.keys().delete(KEY);
     let (second, later_number) = acquire_job(master, 2).await;
     let (run, stored) = read_value(master, &second, later_number).await;
     assert_eq!(stored, Some(stored_value(number, bytes, true)));
     assert_eq!(
-        run, run,
+        run, written_run,
         "read and write must report the same run of the server process"
     );
     write_value(master, write(&second, later_number, b"")).await;
