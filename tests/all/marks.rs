@@ -119,7 +119,7 @@ async fn acquire_on_two_masters(scene: &Scene, client: &Redlock) -> LockGuard {
 }
 
 /// Makes one attempt with `client` while `first` still holds the lock. Returns true if `client` gets the lock as well.
-async fn can_acquire_beside_holder(client: &Redlock, first: &LockGuard) -> bool {
+async fn can_acquire_while_held(client: &Redlock, first: &LockGuard) -> bool {
     let second = client.try_acquire("job").await;
     assert!(
         first.is_valid(),
@@ -135,7 +135,7 @@ async fn vote_of_a_replacement_server_counts_immediately_without_generation_mark
     let scene = Scene::start().await;
     let first = acquire_on_two_masters(&scene, &scene.client()).await;
     let _replaced = scene.replace_second_master();
-    assert!(can_acquire_beside_holder(&scene.client(), &first).await);
+    assert!(can_acquire_while_held(&scene.client(), &first).await);
 }
 
 #[tokio::test]
@@ -145,7 +145,7 @@ async fn vote_of_a_replacement_server_is_ignored_if_masters_have_generation_mark
     let first = acquire_on_two_masters(&scene, &scene.client()).await;
     let _replaced = scene.replace_second_master();
     for _ in 0..5 {
-        assert!(!can_acquire_beside_holder(&scene.client(), &first).await);
+        assert!(!can_acquire_while_held(&scene.client(), &first).await);
     }
 }
 
@@ -159,7 +159,7 @@ async fn replacement_server_has_no_vote_if_only_one_reachable_master_has_a_marke
     let _replaced = scene.replace_second_master();
     let _away = scene.make_unreachable(0);
     for _ in 0..5 {
-        assert!(!can_acquire_beside_holder(&scene.client(), &first).await);
+        assert!(!can_acquire_while_held(&scene.client(), &first).await);
     }
 }
 
@@ -173,7 +173,7 @@ async fn vote_of_a_server_that_just_got_its_marker_counts_only_after_the_longest
     let first = acquire_on_two_masters(&scene, &observing_client).await;
     let builder = scene.replace_second_master();
     wait_until_marked(&scene, 3, &observing_client).await;
-    assert!(!can_acquire_beside_holder(&scene.client(), &first).await);
+    assert!(!can_acquire_while_held(&scene.client(), &first).await);
     // After `MAX_TTL`, the vote of the new server counts like that of any other master.
     tokio::time::sleep(MAX_TTL + MAX_TTL / 50).await;
     drop(first);
@@ -223,7 +223,7 @@ async fn address_that_leads_to_two_servers_gets_two_votes_without_a_name() {
     let mut granted = false;
     while !granted && started_at.elapsed() < PATIENCE {
         ask_server(&scene.servers[2], &["DEL", "job"]);
-        granted = can_acquire_beside_holder(&other, &first).await;
+        granted = can_acquire_while_held(&other, &first).await;
     }
     assert!(granted);
 }
@@ -252,7 +252,7 @@ async fn server_without_the_name_of_the_masters_never_votes_for_a_named_client()
         let _ = nameless_client.try_acquire("other").await;
         ask_server(&scene.servers[2], &["DEL", "job"]);
         let another_client = scene.named_client();
-        assert!(!can_acquire_beside_holder(&another_client, &first).await);
+        assert!(!can_acquire_while_held(&another_client, &first).await);
     }
     let reply = ask_server(&scene.servers[3], &["GET", MARKER_KEY]);
     let mark_masters = reply.text().map(|reply| reply.split(' ').count());
@@ -293,7 +293,7 @@ async fn connected_named_client_ignores_an_emptied_master_after_it_was_marked_ag
     let operator = scene.named_client().mark_masters().await;
     assert!(operator.expect("marked again").is_marked());
     for _ in 0..3 {
-        assert!(!can_acquire_beside_holder(&connected, &first).await);
+        assert!(!can_acquire_while_held(&connected, &first).await);
     }
 }
 
@@ -320,7 +320,7 @@ async fn connected_client_ignores_an_emptied_master_whose_marker_another_client_
     wait_until_marked(&scene, 1, &client()).await;
     let restored_at = Instant::now();
     for _ in 0..3 {
-        assert!(!can_acquire_beside_holder(&connected, &first).await);
+        assert!(!can_acquire_while_held(&connected, &first).await);
     }
     first.release().await;
     // The connected client also raises the age record, so the master votes again after `max_ttl`.
@@ -481,7 +481,7 @@ async fn master_restarted_empty_with_a_wrong_clock_has_no_vote_after_its_marker_
     scene_with_clocks.correct_clock(1);
     let _away = scene.make_unreachable(0);
     for _ in 0..3 {
-        assert!(!can_acquire_beside_holder(&scene.client(), &first).await);
+        assert!(!can_acquire_while_held(&scene.client(), &first).await);
     }
 }
 
@@ -505,7 +505,7 @@ async fn master_that_keeps_its_data_has_no_vote_after_a_restart_with_a_wrong_clo
     );
     let _away = scene.make_unreachable(0);
     for _ in 0..3 {
-        assert!(!can_acquire_beside_holder(&scene.client(), &first).await);
+        assert!(!can_acquire_while_held(&scene.client(), &first).await);
     }
 }
 

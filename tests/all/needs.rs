@@ -361,26 +361,22 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
         let (scripts, _) = documented_rights_for("taking, renewing, releasing");
         let (commands, keys) = documented_rights_for("`status`, `break`, `doctor`");
         let user = documented_command()[2].clone();
-        let mut split_words = ["ACL", "SETUSER", &user, "reset", "on"]
+        let mut words = ["ACL", "SETUSER", &user, "reset", "on"]
             .map(str::to_owned)
             .to_vec();
-        split_words.push(format!(">{PASSWORD}"));
-        split_words.extend(scripts.into_iter().chain(commands).chain(keys));
-        let split_words: Vec<&str> = split_words.iter().map(String::as_str).collect();
+        words.push(format!(">{PASSWORD}"));
+        words.extend(scripts.into_iter().chain(commands).chain(keys));
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
         for master in &masters {
-            assert!(ask_server(master, &split_words).is_ok(), "{split_words:?}");
+            assert!(ask_server(master, &words).is_ok(), "{words:?}");
         }
         let operator = locker_client(&masters);
-        let inspection = operator
+        let semaphore = operator
             .semaphore_status("api")
             .await
             .expect("the name must be valid");
-        let slots: Vec<_> = inspection
-            .permits
-            .iter()
-            .map(|permit| permit.slot)
-            .collect();
-        assert_eq!(slots, [Some(slot)], "{inspection:?}");
+        let slots: Vec<_> = semaphore.permits.iter().map(|permit| permit.slot).collect();
+        assert_eq!(slots, [Some(slot)], "{semaphore:?}");
         let status = operator.break_permit("api", slot).await.expect("a slot");
         assert!(
             status.nodes.iter().all(|node| node.state.is_ok()),
@@ -585,13 +581,9 @@ async fn change_of_masters_writes_nothing_if_the_operator_lacks_a_right() {
 
 async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Masters) {
     let (mut commands, keys) = documented_rights_for("`quorate masters`: operators only");
-    let split_words = ["ACL", "SETUSER", OPERATOR, "reset", "on", ">"].map(str::to_owned);
+    let words = ["ACL", "SETUSER", OPERATOR, "reset", "on", ">"].map(str::to_owned);
     commands.extend(keys.iter().map(|key| key.trim_end_matches('*').to_owned()));
-    grant_command(
-        split_words.into_iter().chain(commands).collect(),
-        masters,
-        None,
-    );
+    grant_command(words.into_iter().chain(commands).collect(), masters, None);
     let operator = changing_client(OPERATOR, masters);
     let error_text = run_whole_change(&operator)
         .await
@@ -613,8 +605,8 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
     assert_eq!(read_markers(masters), [None, None, None]);
     // The survey must contain everything that this user may read, although the user lacks the right `client|list`.
     let survey = client.survey().await.expect("masters with markers");
-    let mut inspection = survey.masters.iter().map(|master| &master.seen);
-    assert!(inspection.all(|inspection| inspection.run_id.is_some()));
+    let mut inspections = survey.masters.iter().map(|master| &master.seen);
+    assert!(inspections.all(|inspection| inspection.run_id.is_some()));
 }
 
 /// The operator's key prefix is empty, so the change of masters handles the keys of all prefixes. The operator must

@@ -85,7 +85,7 @@ struct CountingNode {
     /// The number of lock renewals.
     renewed_locks: AtomicUsize,
     /// The number of those lock renewals that also extended the TTL of the holder's note.
-    wait_for_note: AtomicUsize,
+    noted_locks: AtomicUsize,
 }
 
 impl CountingNode {
@@ -94,7 +94,7 @@ impl CountingNode {
             node: MemoryNode::new("m"),
             sent_notes: AtomicUsize::new(0),
             renewed_locks: AtomicUsize::new(0),
-            wait_for_note: AtomicUsize::new(0),
+            noted_locks: AtomicUsize::new(0),
         }
     }
 }
@@ -109,10 +109,9 @@ impl Node for CountingNode {
             self.sent_notes.fetch_add(items.len(), Ordering::Relaxed);
         }
         if let Request::Extend { items } = &request {
-            let wait_for_note = items.iter().filter(|item| item.note).count();
+            let noted_locks = items.iter().filter(|item| item.note).count();
             self.renewed_locks.fetch_add(items.len(), Ordering::Relaxed);
-            self.wait_for_note
-                .fetch_add(wait_for_note, Ordering::Relaxed);
+            self.noted_locks.fetch_add(noted_locks, Ordering::Relaxed);
         }
         self.node.send(request, reply);
     }
@@ -194,7 +193,7 @@ async fn one_in_six_renewals_refreshes_the_note() {
     let _guards = futures::future::join_all(locks).await;
     let renewal_counts = || {
         let [renewed_locks, noted_renewals] =
-            [&node.renewed_locks, &node.wait_for_note].map(|n| n.load(Ordering::Relaxed));
+            [&node.renewed_locks, &node.noted_locks].map(|n| n.load(Ordering::Relaxed));
         (renewed_locks, noted_renewals)
     };
     // A renewal refreshes the note with a probability of one in six, so wait for many renewals.

@@ -284,10 +284,10 @@ fn counting_clients(has_clock: bool) -> (impl Fn() -> Redlock, Arc<Counts>) {
 async fn each_waiter_at_a_store_holds_a_named_wait_lock_until_it_releases_the_lock() {
     let (redlock, counts) = counting_clients(true);
     let guard = redlock().acquire("nightly").await.expect("free");
-    let mut waiter = Vec::new();
+    let mut waiters = Vec::new();
     for _ in 0..3 {
         let second_client = redlock();
-        waiter.push(tokio::spawn(async move {
+        waiters.push(tokio::spawn(async move {
             second_client.acquire("nightly").await?.release().await;
             Ok::<(), quorate::AcquireError>(())
         }));
@@ -309,8 +309,9 @@ async fn each_waiter_at_a_store_holds_a_named_wait_lock_until_it_releases_the_lo
     );
     assert_eq!(waiting_processes(false).len(), 0);
     guard.release().await;
-    for wait in waiter {
-        wait.await
+    for waiter in waiters {
+        waiter
+            .await
             .expect("no panic")
             .expect("the waiter must get the lock");
     }

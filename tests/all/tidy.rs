@@ -220,10 +220,7 @@ fn files_in_circles(imports: &Imports) -> Vec<&Vec<String>> {
         }
         false
     };
-    imports
-        .keys()
-        .filter(|start| is_in_circle(start))
-        .collect()
+    imports.keys().filter(|start| is_in_circle(start)).collect()
 }
 
 #[test]
@@ -362,7 +359,8 @@ fn function_lengths(text: &str) -> Vec<(String, usize)> {
             continue;
         };
         let body = text.lines().skip(*from).take(number - from + 1);
-        let is_declaration = line.ends_with(';') && !body.into_iter().any(|line| line.ends_with('{'));
+        let is_declaration =
+            line.ends_with(';') && !body.into_iter().any(|line| line.ends_with('{'));
         let is_end = line.trim() == "}" || line.ends_with("{}") || is_declaration;
         if *indent_of_open == indent
             && is_end
@@ -392,9 +390,12 @@ fn functions_have_at_most_seventy_lines() {
                 .strip_prefix(root())
                 .expect("the path must begin with the path of the folder")
                 .display();
-            let functions = functions.into_iter().filter(|(_, lines)| *lines > MAX_LINES);
-            long_functions
-                .extend(functions.map(|(name, lines)| format!("{path_text}: {name}, {lines} lines")));
+            let functions = functions
+                .into_iter()
+                .filter(|(_, lines)| *lines > MAX_LINES);
+            long_functions.extend(
+                functions.map(|(name, lines)| format!("{path_text}: {name}, {lines} lines")),
+            );
         }
         assert!(count > 20, "no functions of {package} were found");
         assert_eq!(
@@ -485,7 +486,10 @@ fn types_declared_twice(package: &str) -> BTreeMap<String, Vec<String>> {
             }
         }
     }
-    assert!(paths_by_name.len() > 20, "no declarations of {package} were found");
+    assert!(
+        paths_by_name.len() > 20,
+        "no declarations of {package} were found"
+    );
     paths_by_name.retain(|name, paths| paths.len() > 1 && !ALLOWED_TWINS.contains(&name.as_str()));
     paths_by_name
 }
