@@ -242,7 +242,7 @@ impl Redlock {
         };
         let resource = name.strip_prefix(prefix.as_bytes())?;
         check_resource(prefix, resource).ok()?;
-        let mut status = self.key_status(Request::Look { key: key.into() }).await;
+        let mut status = self.key_status(Request::Status { key: key.into() }).await;
         hide_foreign_holders(&mut status.nodes);
         Some(Listed {
             resource: resource.to_vec(),

@@ -264,7 +264,7 @@ impl Redlock {
     /// [`InvalidResource`] if the name cannot be locked. Faults of single masters are part of the result.
     pub async fn status(&self, resource: impl AsRef<[u8]>) -> Result<Status, InvalidResource> {
         let key = self.key(resource.as_ref())?;
-        Ok(self.key_status(Request::Look { key }).await)
+        Ok(self.key_status(Request::Status { key }).await)
     }
 
     /// Deletes the lock on `resource` on every master, no matter which client holds it, and returns the state of the

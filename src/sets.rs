@@ -48,9 +48,9 @@ impl Sets {
         for address in next_addresses {
             let known_index = all_addresses
                 .iter()
-                .position(|other| other.same_server(&address));
+                .position(|other| other.is_same_server(&address));
             if known_index.is_some_and(|known_index| {
-                all_addresses[known_index].in_full() != address.in_full()
+                all_addresses[known_index].full_name() != address.full_name()
             }) {
                 return Err(BuildError::SameMasterTwice(address.name().to_string()));
             }
@@ -81,7 +81,7 @@ impl Sets {
 }
 
 fn names(addresses: &[Address]) -> Vec<String> {
-    addresses.iter().map(Address::in_full).collect()
+    addresses.iter().map(Address::full_name).collect()
 }
 
 /// Parses the URLs. An error if there is no URL, if a URL is invalid, or if two URLs name the same server.
@@ -95,7 +95,7 @@ fn addresses(
     let mut addresses_seen: Vec<Address> = Vec::with_capacity(masters.len());
     for (index, master) in masters.iter().enumerate() {
         let address = master.address().map_err(|bad| BuildError::BadMaster {
-            master: match bad.shown {
+            master: match bad.shown_address {
                 Some(shown) => format!("{} ({shown})", position_text(index)),
                 None => position_text(index),
             },
@@ -103,7 +103,7 @@ fn addresses(
         })?;
         if addresses_seen
             .iter()
-            .any(|other| other.same_server(&address))
+            .any(|other| other.is_same_server(&address))
         {
             return Err(BuildError::SameMasterTwice(address.name().to_string()));
         }
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn master_in_both_sets_is_asked_once_and_counts_in_both() {
         let sets = sets(&[1, 2, 3], &[3, 4, 1]).expect("sets");
-        let names: Vec<String> = sets.addresses.iter().map(Address::plain).collect();
+        let names: Vec<String> = sets.addresses.iter().map(Address::server_name).collect();
         let ports = ["1", "2", "3", "4"].map(|port| format!("127.0.0.1:{port}"));
         assert_eq!(names, ports);
         let is_met = |nodes: &[usize]| sets.quorum.is_met_by(nodes.iter().copied().collect());

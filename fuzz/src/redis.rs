@@ -104,7 +104,7 @@ fn extend(claims: &[&Arc<Claim>]) -> (Phase, Request) {
 }
 
 fn read_status(key: &[u8]) -> (Phase, Request) {
-    (Phase::Look, Request::Look { key: key.into() })
+    (Phase::Look, Request::Status { key: key.into() })
 }
 
 fn watch(key: &[u8]) -> (Phase, Request) {

@@ -157,7 +157,7 @@ impl RedlockBuilder {
             restart_guard: self.settings.restart_guard.unwrap_or_default(),
             name: name.into(),
             configuration: sets.configuration,
-            markers: Markers::of(
+            markers: Markers::new(
                 self.masters.len().max(self.next_masters.len()),
                 sets.old().collect(),
             ),

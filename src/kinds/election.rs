@@ -317,7 +317,7 @@ impl Observation {
             self.watch(true);
         }
         let key = self.key.clone();
-        let answers = coordinator.key_states(Request::Look { key }).await;
+        let answers = coordinator.key_states(Request::Status { key }).await;
         let now = coordinator.now();
         let numbered_answers = answers.iter().enumerate();
         let states_by_node =

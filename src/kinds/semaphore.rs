@@ -47,7 +47,7 @@ impl Redlock {
         let slots = (0..MAX_PERMITS).filter_map(|slot| u8::try_from(slot).ok());
         let slots: Vec<_> = slots.map(|slot| keys::slot_key(&name, slot)).collect();
         let key = keys::semaphore_queue_name(&name).into();
-        let queue_status = self.key_status(Request::Look { key }).await;
+        let queue_status = self.key_status(Request::Status { key }).await;
         let mut permits = self.statuses_of_keys(&slots).await;
         permits.retain(|permit| permit.status.is_held_anywhere());
         Ok(SemaphoreStatus {
@@ -68,7 +68,7 @@ impl Redlock {
         slot: usize,
     ) -> Result<Status, InvalidResource> {
         let key = self.slot_key(name.as_ref(), slot)?;
-        Ok(self.key_status(Request::Look { key }).await)
+        Ok(self.key_status(Request::Status { key }).await)
     }
 
     /// Deletes the permit with number `slot` of the semaphore `name` on every master, no matter which client holds it.

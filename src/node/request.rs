@@ -79,7 +79,7 @@ pub enum Request {
         items: Arc<[ExtendItem]>,
     },
     /// Read the state of a lock.
-    Look {
+    Status {
         /// The lock key whose state is read.
         key: Arc<[u8]>,
     },
@@ -149,7 +149,7 @@ impl Request {
                 let mut shapes = items.iter().map(|item| item.claim.shape());
                 shapes.find(is_group).unwrap_or(Shape::plain())
             }
-            Self::Look { .. }
+            Self::Status { .. }
             | Self::Break { .. }
             | Self::Note { .. }
             | Self::List { .. }
@@ -169,7 +169,7 @@ impl Request {
             Self::Extend { items } => items.iter().all(|item| item.claim.is_withdrawn()),
             Self::Note { items } => items.iter().all(|item| item.claim.is_withdrawn()),
             Self::Release { .. }
-            | Self::Look { .. }
+            | Self::Status { .. }
             | Self::Break { .. }
             | Self::List { .. }
             | Self::Watch { .. } => false,
@@ -197,11 +197,11 @@ impl Request {
 
     /// Whether the restart guard withholds this request from a master that restarted recently.
     ///
-    /// - True for votes ([`is_vote`](Self::is_vote)), `Look` and `List`. A restarted master may have forgotten a lock,
+    /// - True for votes ([`is_vote`](Self::is_vote)), `Status` and `List`. A restarted master may have forgotten a lock,
     ///   and would report the lock as free.
     /// - False for all other requests. For example, a force-release must reach every master that may have the key.
     pub fn rests_on_memory(&self) -> bool {
-        self.is_vote() || matches!(self, Self::Look { .. } | Self::List { .. })
+        self.is_vote() || matches!(self, Self::Status { .. } | Self::List { .. })
     }
 
     /// Whether this request is withheld from a master whose generation marker does not admit this client.
@@ -211,7 +211,7 @@ impl Request {
     pub(crate) fn is_for_current_masters(&self) -> bool {
         let looks = matches!(
             self,
-            Self::Look { .. } | Self::List { .. } | Self::Break { .. } | Self::Write { .. }
+            Self::Status { .. } | Self::List { .. } | Self::Break { .. } | Self::Write { .. }
         );
         looks || self.is_vote()
     }

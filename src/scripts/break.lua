@@ -4,7 +4,7 @@
 -- A lock key of another type is not changed, because GET fails first.
 -- KEYS: lock. ARGV: the name of its queue, 1 to delete the lock or 0, and for each lock to end, its value (at most 96
 -- bytes) and its lines for the break record ('' for a lock of another library, which no client of quorate renews).
--- Reply: the state before this step, as LOOK returns it but without the queue.
+-- Reply: the state before this step, as STATUS returns it but without the queue.
 local held = redis.call('GET', KEYS[1])
 local left = redis.call('PTTL', KEYS[1])
 local time = redis.call('TIME')

@@ -180,7 +180,7 @@ pub fn extend(items: &[(&Arc<Claim>, Duration)]) -> Request {
 
 /// A request for the status of a lock.
 pub fn status(key: &[u8]) -> Request {
-    Request::Look { key: key.into() }
+    Request::Status { key: key.into() }
 }
 
 /// A request for one step of a force-release, which ends the locks `ended`. If `delete` is true, the step deletes the

@@ -11,7 +11,7 @@ pub(super) fn execute_with_mget(
 ) -> Option<Outcome> {
     let foreign = |context: &mut RequestContext<'_>, key: &Vec<u8>| {
         let key = key.as_slice().into();
-        context.memory.apply(context.now, &Request::Look { key }) == Err(Fault::WrongType)
+        context.memory.apply(context.now, &Request::Status { key }) == Err(Fault::WrongType)
     };
     let foreign: Vec<_> = keys.iter().filter(|key| foreign(context, key)).collect();
     if foreign.is_empty() {

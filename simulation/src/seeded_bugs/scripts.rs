@@ -91,7 +91,7 @@ impl RequestContext<'_> {
     /// Returns the ids of the waiters that are ahead of the claim in the queue.
     fn waiters_ahead(&mut self, claim: &Claim) -> Vec<String> {
         let key: Arc<[u8]> = claim.key().into();
-        let Ok(Answer::State(state)) = self.memory.apply(self.now, &Request::Look { key }) else {
+        let Ok(Answer::State(state)) = self.memory.apply(self.now, &Request::Status { key }) else {
             return Vec::new();
         };
         let own_id = ticket_of(claim).map(|ticket| ticket.waiter.to_string());

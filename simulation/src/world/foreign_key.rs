@@ -13,7 +13,7 @@ impl SimMaster {
     fn has_foreign_value(&mut self, now: u64, resource: usize) -> bool {
         let key = key_of_place(resource as u8).as_bytes().into();
         let now_us = self.clock_us(now);
-        self.memory.apply(now_us, &Request::Look { key }) == Err(Fault::WrongType)
+        self.memory.apply(now_us, &Request::Status { key }) == Err(Fault::WrongType)
     }
 
     fn remove_foreign_value(&mut self, now: u64, resource: usize) {

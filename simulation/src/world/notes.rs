@@ -45,7 +45,7 @@ impl World {
         request: &Request,
         out: &mut Vec<u8>,
     ) {
-        let Request::Look { key } = request else {
+        let Request::Status { key } = request else {
             return;
         };
         let now = self.now;

@@ -146,7 +146,7 @@ impl World {
             Some(Received::Age(call)) => return self.raise_age(conn, &call, out),
             None => return out.extend_from_slice(b"-ERR unknown command\r\n"),
         };
-        if let Request::Look { .. } = request {
+        if let Request::Status { .. } = request {
             return self.reply_with_lock_state(master, &request, out);
         }
         self.execute_one((conn, marker_check), &request, out);

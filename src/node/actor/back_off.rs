@@ -7,9 +7,9 @@ use crate::retry::Retry;
 
 /// A connection is stable if it lasted at least this long (1 s). After a stable connection is lost, the next attempt to
 /// connect follows without a pause.
-pub(in crate::node) const STEADY: Duration = Duration::from_secs(1);
+pub(in crate::node) const STABLE_AGE: Duration = Duration::from_secs(1);
 
-/// The first pause after a failed connection attempt, and after a connection that lasted for less than [`STEADY`]. The
+/// The first pause after a failed connection attempt, and after a connection that lasted for less than [`STABLE_AGE`]. The
 /// pause is short (10 ms), because a server restarts quickly.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
@@ -17,42 +17,46 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(150);
 /// The first pause after the master refused the client for a reason that a person must fix: password, rights, version,
 /// or too many clients. It is 50 ms, longer than [`FIRST_PAUSE`], because each refused attempt adds a line to the
 /// master's log.
-const FIRST_REFUSED: Duration = Duration::from_millis(50);
-const LONGEST_REFUSED: Duration = Duration::from_secs(2);
+const FIRST_REFUSAL_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_REFUSAL_PAUSE: Duration = Duration::from_secs(2);
 
 type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
 /// Computes the pause before the next attempt to connect to one master.
 pub(in crate::node) struct BackOff {
     seed: u64,
-    lost: Delays,
-    refused: Delays,
+    after_loss: Delays,
+    after_refusal: Delays,
 }
 
 impl BackOff {
     /// Creates the back-off; `seed` determines the random part of the pauses.
     pub(in crate::node) fn new(seed: u64) -> Self {
-        let delays = |first, most| Box::new(Retry::new(first, most).delays(seed)) as Delays;
+        let delays = |first, longest| Box::new(Retry::new(first, longest).delays(seed)) as Delays;
         Self {
             seed,
-            lost: delays(FIRST_PAUSE, LONGEST_PAUSE),
-            refused: delays(FIRST_REFUSED, LONGEST_REFUSED),
+            after_loss: delays(FIRST_PAUSE, LONGEST_PAUSE),
+            after_refusal: delays(FIRST_REFUSAL_PAUSE, LONGEST_REFUSAL_PAUSE),
         }
     }
 
     /// Returns the pause before the next connection attempt. `fault` is the reason why the last attempt failed, or why
-    /// its connection ended. `lived` is the time that this connection lasted, or `None` if the attempt failed.
-    pub(in crate::node) fn pause(&mut self, fault: &Fault, lived: Option<Duration>) -> Duration {
-        if lived.is_some_and(|lived| lived >= STEADY) {
+    /// its connection ended. `connection_age` is the time that this connection lasted, or `None` if the attempt failed.
+    pub(in crate::node) fn pause(
+        &mut self,
+        fault: &Fault,
+        connection_age: Option<Duration>,
+    ) -> Duration {
+        if connection_age.is_some_and(|connection_age| connection_age >= STABLE_AGE) {
             *self = Self::new(self.seed.wrapping_add(1));
             return Duration::ZERO;
         }
-        let delays = if is_refusal(fault) && lived.is_none() {
-            &mut self.refused
+        let delays = if is_refusal(fault) && connection_age.is_none() {
+            &mut self.after_refusal
         } else {
-            &mut self.lost
+            &mut self.after_loss
         };
-        delays.next().unwrap_or(LONGEST_REFUSED)
+        delays.next().unwrap_or(LONGEST_REFUSAL_PAUSE)
     }
 }
 
@@ -72,15 +76,15 @@ fn is_refusal(fault: &Fault) -> bool {
 mod tests {
     use super::*;
 
-    /// Counts the connection attempts within four seconds to a master where every connection lasts for `lived` and ends
-    /// with `fault`. If `lived` is `None`, every attempt fails with `fault`.
-    fn tries(fault: &Fault, lived: Option<Duration>) -> u32 {
+    /// Counts the connection attempts within four seconds to a master where every connection lasts for `connection_age` and ends
+    /// with `fault`. If `connection_age` is `None`, every attempt fails with `fault`.
+    fn tries(fault: &Fault, connection_age: Option<Duration>) -> u32 {
         let mut back_off = BackOff::new(7);
-        let mut passed = Duration::ZERO;
+        let mut elapsed = Duration::ZERO;
         let mut tries = 0;
-        while passed < Duration::from_secs(4) {
+        while elapsed < Duration::from_secs(4) {
             tries += 1;
-            passed += back_off.pause(fault, lived) + lived.unwrap_or_default();
+            elapsed += back_off.pause(fault, connection_age) + connection_age.unwrap_or_default();
         }
         tries
     }
@@ -103,9 +107,9 @@ mod tests {
                 "pauses must be long after the refusal {fault}"
             );
             // The same fault on an established connection does not lead to long pauses.
-            let stood = Some(Duration::from_millis(1));
+            let short_age = Some(Duration::from_millis(1));
             assert!(
-                (20..60).contains(&tries(&fault, stood)),
+                (20..60).contains(&tries(&fault, short_age)),
                 "pauses must be short after a lost connection with {fault}"
             );
         }
@@ -119,7 +123,7 @@ mod tests {
             back_off.pause(&lost, None);
         }
         assert!(back_off.pause(&lost, None) > Duration::from_millis(70));
-        assert_eq!(back_off.pause(&lost, Some(STEADY)), Duration::ZERO);
+        assert_eq!(back_off.pause(&lost, Some(STABLE_AGE)), Duration::ZERO);
         assert!(back_off.pause(&lost, None) <= FIRST_PAUSE);
     }
 }

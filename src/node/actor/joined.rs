@@ -13,7 +13,7 @@ type Part = (Option<usize>, Request, Reply);
 
 /// Splits an `Extend` or `Note` request into one request for each session with the master. `session_of` returns the
 /// index of the session that handles a lock. Other requests are returned unchanged.
-pub(in crate::node) fn split(
+pub(in crate::node) fn split_by_session(
     request: Request,
     reply: Reply,
     mut session_of: impl FnMut(&Claim) -> usize,
@@ -22,14 +22,15 @@ pub(in crate::node) fn split(
         Request::Extend { items } => {
             // A lock on several keys gets a result for each key.
             let keys = |item: &ExtendItem| item.claim.keys().count();
-            let sessions = by_session(&items, keys, |item| session_of(&item.claim));
-            parts(sessions, reply, Kind::Extend, |items| Request::Extend {
+            let sessions = group_by_session(&items, keys, |item| session_of(&item.claim));
+            requests_of_sessions(sessions, reply, Kind::Extend, |items| Request::Extend {
                 items,
             })
         }
         Request::Note { items } => {
-            let sessions = by_session(&items, |_| 1, |item: &NoteItem| session_of(&item.claim));
-            parts(sessions, reply, Kind::Note, |items| Request::Note { items })
+            let sessions =
+                group_by_session(&items, |_| 1, |item: &NoteItem| session_of(&item.claim));
+            requests_of_sessions(sessions, reply, Kind::Note, |items| Request::Note { items })
         }
         request => vec![(None, request, reply)],
     }
@@ -40,33 +41,33 @@ pub(in crate::node) fn split(
 /// - the index of the session;
 /// - the positions of the items' results in the answer to the whole request;
 /// - the items.
-type OfSession<T> = (usize, Vec<usize>, Vec<T>);
+type SessionItems<T> = (usize, Vec<usize>, Vec<T>);
 
-fn by_session<T: Clone>(
+fn group_by_session<T: Clone>(
     items: &[T],
     answers: impl Fn(&T) -> usize,
     mut session_of: impl FnMut(&T) -> usize,
-) -> Vec<OfSession<T>> {
-    let mut sessions: Vec<OfSession<T>> = Vec::new();
+) -> Vec<SessionItems<T>> {
+    let mut sessions: Vec<SessionItems<T>> = Vec::new();
     let mut next = 0;
     for item in items {
         let session = session_of(item);
-        let here = next..next + answers(item);
-        next = here.end;
-        let known = sessions.iter_mut().find(|(known, ..)| *known == session);
-        match known {
-            Some((_, places, items)) => {
-                places.extend(here);
+        let item_positions = next..next + answers(item);
+        next = item_positions.end;
+        let entry = sessions.iter_mut().find(|(entry, ..)| *entry == session);
+        match entry {
+            Some((_, positions, items)) => {
+                positions.extend(item_positions);
                 items.push(item.clone());
             }
-            None => sessions.push((session, here.collect(), vec![item.clone()])),
+            None => sessions.push((session, item_positions.collect(), vec![item.clone()])),
         }
     }
     sessions
 }
 
-fn parts<T>(
-    mut sessions: Vec<OfSession<T>>,
+fn requests_of_sessions<T>(
+    mut sessions: Vec<SessionItems<T>>,
     reply: Reply,
     kind: Kind,
     request: impl Fn(Arc<[T]>) -> Request,
@@ -78,13 +79,13 @@ fn parts<T>(
         });
         return vec![(session, request(items.into()), reply)];
     }
-    let places = sessions
+    let positions = sessions
         .iter()
-        .map(|(_, places, _)| places.clone())
+        .map(|(_, positions, _)| positions.clone())
         .collect();
-    let joined = Arc::new(Joined::new(kind, places, reply));
-    let part = |(number, (session, _, items)): (usize, OfSession<T>)| {
-        let reply = Reply::new(joined.clone(), number, Phase::Extend);
+    let joined_reply = Arc::new(JoinedReply::new(kind, positions, reply));
+    let part = |(part_index, (session, _, items)): (usize, SessionItems<T>)| {
+        let reply = Reply::new(joined_reply.clone(), part_index, Phase::Extend);
         (Some(session), request(items.into()), reply)
     };
     sessions.into_iter().enumerate().map(part).collect()
@@ -97,74 +98,74 @@ enum Kind {
 }
 
 /// Combines the answers to the parts of a split request into the answer to the whole request.
-struct Joined {
+struct JoinedReply {
     kind: Kind,
     /// For each part of the request, the positions of its results in the whole answer.
-    places: Vec<Vec<usize>>,
+    positions: Vec<Vec<usize>>,
     state: Mutex<State>,
 }
 
 struct State {
-    open: usize,
+    open_parts: usize,
     /// The results that have arrived, in the order of the whole answer. If a part of the request fails, its fault
     /// becomes the result of each lock of that part.
     extended: Vec<Extended>,
     noted: Vec<bool>,
-    answered: bool,
+    has_answer: bool,
     fault: Option<Fault>,
     reply: Option<Reply>,
 }
 
-impl Joined {
-    fn new(kind: Kind, places: Vec<Vec<usize>>, reply: Reply) -> Self {
-        let items = places.iter().map(Vec::len).sum();
+impl JoinedReply {
+    fn new(kind: Kind, positions: Vec<Vec<usize>>, reply: Reply) -> Self {
+        let items = positions.iter().map(Vec::len).sum();
         let state = State {
-            open: places.len(),
+            open_parts: positions.len(),
             extended: vec![Extended::Withdrawn; items],
             noted: vec![false; items],
-            answered: false,
+            has_answer: false,
             fault: None,
             reply: Some(reply),
         };
         Self {
             kind,
-            places,
+            positions,
             state: Mutex::new(state),
         }
     }
 }
 
-impl ReplySink for Joined {
+impl ReplySink for JoinedReply {
     fn answered(&self, part: usize, _: Phase, answer: Result<Answer, Fault>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let places = self.places.get(part).into_iter().flatten();
+        let positions = self.positions.get(part).into_iter().flatten();
         match answer {
-            Ok(Answer::Extended(said)) => {
-                state.answered = true;
-                for (place, said) in places.zip(said) {
-                    state.extended[*place] = said;
+            Ok(Answer::Extended(results)) => {
+                state.has_answer = true;
+                for (position, result) in positions.zip(results) {
+                    state.extended[*position] = result;
                 }
             }
-            Ok(Answer::Noted(said)) => {
-                state.answered = true;
-                for (place, said) in places.zip(said) {
-                    state.noted[*place] = said;
+            Ok(Answer::Noted(results)) => {
+                state.has_answer = true;
+                for (position, result) in positions.zip(results) {
+                    state.noted[*position] = result;
                 }
             }
             Ok(_) => {}
             Err(fault) => {
-                for place in places.filter(|_| fault != Fault::Withdrawn) {
-                    state.extended[*place] = Extended::Unknown(fault.clone());
+                for position in positions.filter(|_| fault != Fault::Withdrawn) {
+                    state.extended[*position] = Extended::Unknown(fault.clone());
                 }
                 state.fault = Some(fault);
             }
         }
-        state.open -= 1;
-        if state.open > 0 {
+        state.open_parts -= 1;
+        if state.open_parts > 0 {
             return;
         }
         let reply = state.reply.take();
-        let answer = match (state.answered, state.fault.take(), self.kind) {
+        let answer = match (state.has_answer, state.fault.take(), self.kind) {
             (false, Some(fault), _) => Err(fault),
             (_, _, Kind::Extend) => Ok(Answer::Extended(std::mem::take(&mut state.extended))),
             (_, _, Kind::Note) => Ok(Answer::Noted(std::mem::take(&mut state.noted))),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::joined::split;
+use super::joined::split_by_session;
 use crate::node::{Answer, Claim, Fault, Reply, Request};
 use crate::protocol::instant::Instant;
 use crate::sync::{AtomicWaker, Mutex, MutexGuard};
@@ -27,16 +27,16 @@ pub(in crate::node) struct Queued {
     pub(in crate::node) request: Request,
     reply: Reply,
     /// Whether the request is sent for the second time. The first time, the master did not have the script.
-    pub(in crate::node) resent: bool,
+    pub(in crate::node) is_resent: bool,
     /// Whether the request must now be sent as its own script call, because the master did not execute its first form.
     /// The first form was a built-in command, or a script call shared with other requests.
-    pub(in crate::node) apart: bool,
+    pub(in crate::node) needs_own_call: bool,
     /// Whether this release was sent as the server's built-in compare-and-delete command (`DELIFEQ`). If the server
     /// refuses the command, the release is sent again as a script call.
-    pub(in crate::node) compared: bool,
+    pub(in crate::node) is_conditional_delete: bool,
     /// For a release that the master has refused: the time by which the lock key has certainly expired. From then on
     /// the release is not needed. `None` for all other requests.
-    pub(in crate::node) until: Option<Instant>,
+    pub(in crate::node) expires_at: Option<Instant>,
 }
 
 impl Queued {
@@ -44,10 +44,10 @@ impl Queued {
         Self {
             request,
             reply,
-            resent: false,
-            apart: false,
-            compared: false,
-            until: None,
+            is_resent: false,
+            needs_own_call: false,
+            is_conditional_delete: false,
+            expires_at: None,
         }
     }
 
@@ -67,11 +67,11 @@ impl Queued {
     /// Splits a request for several locks into one request for each lock.
     pub(in crate::node) fn split(self) -> Vec<Self> {
         let mut number = 0;
-        let each = |_: &Claim| {
+        let next_number = |_: &Claim| {
             number += 1;
             number
         };
-        let parts = split(self.request, self.reply, each).into_iter();
+        let parts = split_by_session(self.request, self.reply, next_number).into_iter();
         let part = |(_, request, reply)| Self::new(request, reply);
         parts.map(part).collect()
     }
@@ -85,7 +85,7 @@ impl Queued {
 pub(in crate::node) struct Mailbox {
     inbox: Mutex<Inbox>,
     reader: AtomicWaker,
-    rested: Notify,
+    became_idle: Notify,
 }
 
 #[derive(Default)]
@@ -95,16 +95,16 @@ struct Inbox {
     /// renewal is sent after the release of its lock, because the release removes it from the queue.
     renewals: VecDeque<Queued>,
     /// Whether an actor takes requests from this queue, or is being started for it.
-    read: bool,
+    has_reader: bool,
     /// Whether the actor has taken requests that are not answered yet.
-    busy: bool,
+    is_busy: bool,
     /// Whether the handle of the master was dropped, so that no further request will come.
-    closed: bool,
+    is_closed: bool,
     /// The number of requests that have been taken from `queue` so far.
-    gone: u64,
+    taken_count: u64,
     /// The time of the last check for overdue requests, and how many requests had been queued in total by that time.
     /// `None` if no request was left in `queue` after that check.
-    looked: Option<(Instant, u64)>,
+    last_check: Option<(Instant, u64)>,
 }
 
 impl Inbox {
@@ -118,7 +118,7 @@ impl Mailbox {
         Self {
             inbox: Mutex::default(),
             reader: AtomicWaker::new(),
-            rested: Notify::new(),
+            became_idle: Notify::new(),
         }
     }
 
@@ -135,8 +135,8 @@ impl Mailbox {
     )]
     pub(in crate::node) fn push(&self, queued: Queued) -> Result<bool, Queued> {
         let mut inbox = self.inbox();
-        let first = inbox.is_empty();
-        let room = match queued.request {
+        let was_empty = inbox.is_empty();
+        let capacity = match queued.request {
             Request::Release { .. } => RELEASE_CAPACITY,
             _ => CAPACITY,
         };
@@ -144,48 +144,53 @@ impl Mailbox {
             Request::Extend { .. } => &mut inbox.renewals,
             _ => &mut inbox.queue,
         };
-        if queue.len() >= room {
+        if queue.len() >= capacity {
             return Err(queued);
         }
         queue.push_back(queued);
-        let start = !std::mem::replace(&mut inbox.read, true);
+        let must_start = !std::mem::replace(&mut inbox.has_reader, true);
         drop(inbox);
-        if first {
+        if was_empty {
             self.reader.wake();
         }
-        Ok(start)
+        Ok(must_start)
     }
 
-    /// Moves at most `most` queued requests to `into`; renewals are taken first.
-    pub(in crate::node) fn take(&self, most: usize, into: &mut Vec<Queued>) {
+    /// Moves at most `limit` queued requests to `into`; renewals are taken first.
+    pub(in crate::node) fn take(&self, limit: usize, into: &mut Vec<Queued>) {
         let mut inbox = self.inbox();
-        let ahead = inbox.renewals.len().min(most);
-        into.extend(inbox.renewals.drain(..ahead));
-        let count = inbox.queue.len().min(most - ahead);
+        let renewal_count = inbox.renewals.len().min(limit);
+        into.extend(inbox.renewals.drain(..renewal_count));
+        let count = inbox.queue.len().min(limit - renewal_count);
         into.extend(inbox.queue.drain(..count));
-        inbox.gone += count as u64;
-        inbox.busy |= ahead + count > 0;
+        inbox.taken_count += count as u64;
+        inbox.is_busy |= renewal_count + count > 0;
     }
 
     /// Takes the requests, except renewals, that have waited in the queue for at least `limit`. Because the queue
     /// stores no arrival times, the wait is measured from the first check after the arrival. So a request can wait for
     /// almost twice the `limit`.
-    pub(in crate::node) fn overdue(&self, now: Instant, limit: Duration, into: &mut Vec<Queued>) {
+    pub(in crate::node) fn take_overdue(
+        &self,
+        now: Instant,
+        limit: Duration,
+        into: &mut Vec<Queued>,
+    ) {
         let mut inbox = self.inbox();
-        let all = inbox.gone + inbox.queue.len() as u64;
-        match inbox.looked {
-            Some((since, seen)) if inbox.gone < seen => {
-                if now < since + limit {
+        let queued_total = inbox.taken_count + inbox.queue.len() as u64;
+        match inbox.last_check {
+            Some((checked_at, total_then)) if inbox.taken_count < total_then => {
+                if now < checked_at + limit {
                     return;
                 }
-                let count = usize::try_from(seen - inbox.gone).unwrap_or(usize::MAX);
+                let count = usize::try_from(total_then - inbox.taken_count).unwrap_or(usize::MAX);
                 into.extend(inbox.queue.drain(..count));
-                inbox.gone = seen;
+                inbox.taken_count = total_then;
             }
             _ => {}
         }
-        inbox.looked = (all > inbox.gone).then_some((now, all));
-        inbox.busy |= !into.is_empty();
+        inbox.last_check = (queued_total > inbox.taken_count).then_some((now, queued_total));
+        inbox.is_busy |= !into.is_empty();
     }
 
     /// Whether at least one request, including renewals, waits in the queue.
@@ -197,7 +202,7 @@ impl Mailbox {
     /// Whether the handle of the master was dropped and every request has been taken from the queue.
     pub(in crate::node) fn is_over(&self) -> bool {
         let inbox = self.inbox();
-        inbox.closed && inbox.is_empty()
+        inbox.is_closed && inbox.is_empty()
     }
 
     pub(in crate::node) fn register(&self, waker: &std::task::Waker) {
@@ -206,51 +211,51 @@ impl Mailbox {
 
     /// Called when the actor has answered all requests that it took from this mailbox. If the mailbox is empty, wakes
     /// the callers of [`idle`](Self::idle).
-    pub(in crate::node) fn rest(&self) {
+    pub(in crate::node) fn mark_idle(&self) {
         let mut inbox = self.inbox();
-        if inbox.busy && inbox.is_empty() {
-            inbox.busy = false;
+        if inbox.is_busy && inbox.is_empty() {
+            inbox.is_busy = false;
             drop(inbox);
-            self.rested.notify_waiters();
+            self.became_idle.notify_waiters();
         }
     }
 
     /// Resolves when the queue is empty and all requests taken from it have been answered.
     pub(in crate::node) async fn idle(&self) {
         loop {
-            let rested = self.rested.notified();
-            futures::pin_mut!(rested);
-            rested.as_mut().enable();
+            let became_idle = self.became_idle.notified();
+            futures::pin_mut!(became_idle);
+            became_idle.as_mut().enable();
             {
                 let inbox = self.inbox();
-                if inbox.is_empty() && !inbox.busy {
+                if inbox.is_empty() && !inbox.is_busy {
                     return;
                 }
             }
-            rested.await;
+            became_idle.await;
         }
     }
 
     pub(in crate::node) fn close(&self) {
-        self.inbox().closed = true;
+        self.inbox().is_closed = true;
         self.reader.wake();
     }
 
     /// Answers all queued requests with `fault`, and records that no actor reads the queue. The next request then
     /// starts an actor.
     pub(in crate::node) fn fail(&self, fault: &Fault) {
-        let left = {
+        let unanswered = {
             let mut inbox = self.inbox();
-            inbox.read = false;
-            inbox.busy = false;
-            inbox.gone += inbox.queue.len() as u64;
+            inbox.has_reader = false;
+            inbox.is_busy = false;
+            inbox.taken_count += inbox.queue.len() as u64;
             let renewals = std::mem::take(&mut inbox.renewals);
             renewals.into_iter().chain(std::mem::take(&mut inbox.queue))
         };
-        for queued in left {
+        for queued in unanswered {
             queued.answer(Err(fault.clone()));
         }
-        self.rested.notify_waiters();
+        self.became_idle.notify_waiters();
     }
 }
 
@@ -260,13 +265,13 @@ mod tests {
 
     use super::*;
 
-    fn put(mailbox: &Mailbox, request: Request) -> bool {
+    fn push_request(mailbox: &Mailbox, request: Request) -> bool {
         mailbox.push(Queued::new(request, Reply::ignored())).is_ok()
     }
 
     fn status_request(key: &str) -> Request {
         let key = key.as_bytes().into();
-        Request::Look { key }
+        Request::Status { key }
     }
 
     fn renewal() -> Request {
@@ -279,15 +284,15 @@ mod tests {
     fn full_mailbox_accepts_a_renewal_and_delivers_it_before_older_requests() {
         let mailbox = Mailbox::new();
         for _ in 0..CAPACITY {
-            assert!(put(&mailbox, status_request("a")));
+            assert!(push_request(&mailbox, status_request("a")));
         }
-        assert!(!put(&mailbox, status_request("b")));
-        assert!(put(&mailbox, renewal()));
+        assert!(!push_request(&mailbox, status_request("b")));
+        assert!(push_request(&mailbox, renewal()));
         let mut taken = Vec::new();
         mailbox.take(3, &mut taken);
-        let renews = |queued: &Queued| matches!(queued.request, Request::Extend { .. });
-        let first: Vec<bool> = taken.iter().map(renews).collect();
-        assert_eq!(first, [true, false, false]);
+        let is_renewal = |queued: &Queued| matches!(queued.request, Request::Extend { .. });
+        let are_renewals: Vec<bool> = taken.iter().map(is_renewal).collect();
+        assert_eq!(are_renewals, [true, false, false]);
     }
 
     #[test]
@@ -295,34 +300,37 @@ mod tests {
         let limit = Duration::from_millis(100);
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         let mailbox = Mailbox::new();
-        let overdue = |ms: u64| {
+        let count_overdue = |ms: u64| {
             let mut queued = Vec::new();
-            mailbox.overdue(at(ms), limit, &mut queued);
+            mailbox.take_overdue(at(ms), limit, &mut queued);
             queued.len()
         };
-        assert!(put(&mailbox, status_request("a")) && put(&mailbox, status_request("b")));
-        assert_eq!(overdue(0), 0);
-        assert!(put(&mailbox, status_request("c")));
+        assert!(
+            push_request(&mailbox, status_request("a"))
+                && push_request(&mailbox, status_request("b"))
+        );
+        assert_eq!(count_overdue(0), 0);
+        assert!(push_request(&mailbox, status_request("c")));
         mailbox.take(1, &mut Vec::new());
-        assert_eq!(overdue(99), 0);
+        assert_eq!(count_overdue(99), 0);
         assert_eq!(
-            overdue(100),
+            count_overdue(100),
             1,
             "only request b must be overdue, because request a was taken"
         );
         assert_eq!(
-            overdue(199),
+            count_overdue(199),
             0,
             "request c must not be overdue, because only one earlier check has found it in the mailbox"
         );
-        assert_eq!(overdue(200), 1);
-        assert_eq!(overdue(900), 0);
+        assert_eq!(count_overdue(200), 1);
+        assert_eq!(count_overdue(900), 0);
     }
 
     #[test]
     fn closed_mailbox_is_not_finished_while_a_renewal_is_queued() {
         let mailbox = Mailbox::new();
-        assert!(put(&mailbox, renewal()));
+        assert!(push_request(&mailbox, renewal()));
         mailbox.close();
         assert!(!mailbox.is_over());
         mailbox.take(1, &mut Vec::new());
@@ -344,22 +352,22 @@ mod models {
         let mailbox = mailbox.clone();
         thread::spawn(move || {
             for _ in 0..requests {
-                let look = Request::Look { key: Arc::from([]) };
-                assert!(mailbox.push(Queued::new(look, Reply::ignored())).is_ok());
+                let request = Request::Status { key: Arc::from([]) };
+                assert!(mailbox.push(Queued::new(request, Reply::ignored())).is_ok());
             }
         })
     }
 
     /// Reads the queue as the actor does, until it has taken this number of requests: registers its waker, and takes
     /// requests until the queue is empty. Then marks the taken requests as answered.
-    fn read(mailbox: &Mailbox, requests: usize) {
+    fn read_requests(mailbox: &Mailbox, requests: usize) {
         let mut taken = Vec::new();
         block_on(std::future::poll_fn(|cx| {
             mailbox.register(cx.waker());
             loop {
-                let before = taken.len();
+                let count_before = taken.len();
                 mailbox.take(usize::MAX, &mut taken);
-                if taken.len() == before {
+                if taken.len() == count_before {
                     break;
                 }
             }
@@ -369,7 +377,7 @@ mod models {
                 Poll::Pending
             }
         }));
-        mailbox.rest();
+        mailbox.mark_idle();
     }
 
     #[test]
@@ -377,7 +385,7 @@ mod models {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let callers = [push(&mailbox, 1), push(&mailbox, 1)];
-            read(&mailbox, 2);
+            read_requests(&mailbox, 2);
             for caller in callers {
                 caller.join().expect("the thread must not panic");
             }
@@ -390,7 +398,7 @@ mod models {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             let caller = push(&mailbox, 2);
-            read(&mailbox, 2);
+            read_requests(&mailbox, 2);
             caller.join().expect("the thread must not panic");
         });
     }
@@ -399,8 +407,8 @@ mod models {
     fn actor_sees_the_closing_of_the_mailbox_in_every_thread_interleaving() {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
-            let closes = mailbox.clone();
-            let closes = thread::spawn(move || closes.close());
+            let closing = mailbox.clone();
+            let closing = thread::spawn(move || closing.close());
             block_on(std::future::poll_fn(|cx| {
                 mailbox.register(cx.waker());
                 if mailbox.is_over() {
@@ -409,7 +417,7 @@ mod models {
                     Poll::Pending
                 }
             }));
-            closes.join().expect("the thread must not panic");
+            closing.join().expect("the thread must not panic");
         });
     }
 
@@ -419,7 +427,7 @@ mod models {
             let mailbox = Arc::new(Mailbox::new());
             push(&mailbox, 1).join().expect("the thread must not panic");
             let reader = mailbox.clone();
-            let reader = thread::spawn(move || read(&reader, 1));
+            let reader = thread::spawn(move || read_requests(&reader, 1));
             block_on(mailbox.idle());
             reader.join().expect("the thread must not panic");
         });

@@ -14,15 +14,15 @@ pub(crate) struct Markers {
     masters: usize,
     /// During a replacement of masters, the masters that are removed: they are in the old set of masters but not in the
     /// next set.
-    old: Vec<NodeName>,
-    seen: Mutex<Seen>,
-    /// The number of masters that show a marker. If it is 0, no marker can be missing, and `seen` is not read.
-    marked: AtomicUsize,
+    old_masters: Vec<NodeName>,
+    records: Mutex<MarkerRecords>,
+    /// The number of masters that show a marker. If it is 0, no marker can be missing, and `records` is not read.
+    marked_count: AtomicUsize,
 }
 
 /// The knowledge of this client about the lost generation marker of a master that shows no marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::node) enum Missed {
+pub(in crate::node) enum LostMarker {
     /// This client knows of no lost marker.
     Nothing,
     /// A marker was lost, but its generation number is unknown, because no majority of the masters shows markers. The
@@ -34,42 +34,44 @@ pub(in crate::node) enum Missed {
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct MarkerRecords {
     /// The masters that show a marker, each with the marker and a flag that is true if the marker admits this client.
     markers: HashMap<NodeName, (Marker, bool)>,
-    /// The masters that showed no marker at their last handshake and are not trusted yet ([`Markers::trusts`]).
-    bare: HashSet<NodeName>,
+    /// The masters that showed no marker at their last handshake and are not trusted yet ([`Markers::trust`]).
+    unmarked: HashSet<NodeName>,
 }
 
 impl Markers {
-    /// Creates an empty list of markers for this number of masters. `old` lists the masters that a replacement removes.
-    pub(crate) fn of(masters: usize, old: Vec<NodeName>) -> Self {
+    /// Creates an empty list of markers for this number of masters. `old_masters` lists the masters that a replacement removes.
+    pub(crate) fn new(masters: usize, old_masters: Vec<NodeName>) -> Self {
         Self {
             masters,
-            old,
+            old_masters,
             ..Self::default()
         }
     }
 
     /// Whether `name` is one of the old masters.
     pub(in crate::node) fn is_old(&self, name: &NodeName) -> bool {
-        self.old.contains(name)
+        self.old_masters.contains(name)
     }
 
     /// Stores the marker that the master `name` shows. `admits` is true if masters with this marker admit this client.
-    pub(in crate::node) fn saw(&self, name: &NodeName, marker: Marker, admits: bool) {
-        let mut seen = self.seen();
-        seen.bare.remove(name);
-        seen.markers.insert(name.clone(), (marker, admits));
-        self.marked.store(seen.markers.len(), Ordering::Relaxed);
+    pub(in crate::node) fn record_marker(&self, name: &NodeName, marker: Marker, admits: bool) {
+        let mut records = self.records();
+        records.unmarked.remove(name);
+        records.markers.insert(name.clone(), (marker, admits));
+        self.marked_count
+            .store(records.markers.len(), Ordering::Relaxed);
     }
 
     /// Records that the master `name` shows no marker.
-    pub(in crate::node) fn saw_none(&self, name: &NodeName) {
-        let mut seen = self.seen();
-        seen.markers.remove(name);
-        seen.bare.insert(name.clone());
-        self.marked.store(seen.markers.len(), Ordering::Relaxed);
+    pub(in crate::node) fn record_no_marker(&self, name: &NodeName) {
+        let mut records = self.records();
+        records.markers.remove(name);
+        records.unmarked.insert(name.clone());
+        self.marked_count
+            .store(records.markers.len(), Ordering::Relaxed);
     }
 
     /// Records that the master `name` is trusted although it showed no marker. There are two possible reasons:
@@ -77,48 +79,48 @@ impl Markers {
     /// - An operator wrote the master's first marker after the handshake, so the master had no marker to lose.
     /// - `max_ttl` has passed since the client found no marker. Every lock that the master may have forgotten has
     ///   expired by then.
-    pub(in crate::node) fn trusts(&self, name: &NodeName) {
-        self.seen().bare.remove(name);
+    pub(in crate::node) fn trust(&self, name: &NodeName) {
+        self.records().unmarked.remove(name);
     }
 
     /// The marker that a master without a marker should have. Such a master has lost its marker, or is a new server at
     /// the same address.
-    pub(in crate::node) fn missed(&self) -> Missed {
-        if self.marked.load(Ordering::Relaxed) == 0 {
-            return Missed::Nothing;
+    pub(in crate::node) fn lost_marker(&self) -> LostMarker {
+        if self.marked_count.load(Ordering::Relaxed) == 0 {
+            return LostMarker::Nothing;
         }
-        self.seen().missed(self.masters)
+        self.records().lost_marker(self.masters)
     }
 
     /// Whether the master `name` has lost its marker. If so, its earlier votes no longer count, because it may also
     /// have forgotten locks.
-    pub(in crate::node) fn doubts(&self, name: &NodeName) -> bool {
-        if self.marked.load(Ordering::Relaxed) == 0 {
+    pub(in crate::node) fn has_lost_marker(&self, name: &NodeName) -> bool {
+        if self.marked_count.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let seen = self.seen();
-        seen.bare.contains(name) && seen.missed(self.masters) != Missed::Nothing
+        let records = self.records();
+        records.unmarked.contains(name) && records.lost_marker(self.masters) != LostMarker::Nothing
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn records(&self) -> MutexGuard<'_, MarkerRecords> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seen {
+impl MarkerRecords {
     /// Which marker a master without a marker has lost:
     ///
     /// - If a majority of the masters shows markers, the lost marker is the one with the largest number.
     /// - If only a minority shows markers, and one of these admits this client, the lost marker is unknown.
     /// - Otherwise no marker counts as lost. If only a minority shows markers, and none of these admits this client,
     ///   the markers may be mistakes of an operator.
-    fn missed(&self, masters: usize) -> Missed {
+    fn lost_marker(&self, masters: usize) -> LostMarker {
         let markers = self.markers.values();
         let largest = markers.clone().max_by_key(|(marker, _)| marker.number);
         match largest {
-            Some((marker, _)) if self.markers.len() > masters / 2 => Missed::Known(*marker),
-            _ if markers.clone().any(|(_, admits)| *admits) => Missed::Unknown,
-            _ => Missed::Nothing,
+            Some((marker, _)) if self.markers.len() > masters / 2 => LostMarker::Known(*marker),
+            _ if markers.clone().any(|(_, admits)| *admits) => LostMarker::Unknown,
+            _ => LostMarker::Nothing,
         }
     }
 }
@@ -138,46 +140,46 @@ mod tests {
 
     #[test]
     fn marker_that_rejects_the_client_is_ignored_if_most_masters_show_no_marker() {
-        let markers = Markers::of(3, Vec::new());
+        let markers = Markers::new(3, Vec::new());
         let [a, b, c] = names();
-        markers.saw(&a, marker(2), false);
-        markers.saw_none(&c);
-        assert_eq!(markers.missed(), Missed::Nothing);
-        markers.saw(&b, marker(1), false);
-        assert_eq!(markers.missed(), Missed::Known(marker(2)));
-        markers.saw_none(&a);
+        markers.record_marker(&a, marker(2), false);
+        markers.record_no_marker(&c);
+        assert_eq!(markers.lost_marker(), LostMarker::Nothing);
+        markers.record_marker(&b, marker(1), false);
+        assert_eq!(markers.lost_marker(), LostMarker::Known(marker(2)));
+        markers.record_no_marker(&a);
         assert_eq!(
-            markers.missed(),
-            Missed::Nothing,
+            markers.lost_marker(),
+            LostMarker::Nothing,
             "missed() must be Nothing if the only marker on three masters does not admit the client"
         );
     }
 
     #[test]
     fn missing_marker_counts_as_lost_if_another_master_has_a_marker() {
-        let markers = Markers::of(3, Vec::new());
+        let markers = Markers::new(3, Vec::new());
         let [a, b, c] = names();
-        markers.saw(&b, marker(5), false);
-        markers.saw(&a, marker(0), true);
-        assert_eq!(markers.missed(), Missed::Known(marker(5)));
-        markers.saw_none(&b);
-        assert_eq!(markers.missed(), Missed::Unknown);
-        assert!(markers.doubts(&b));
+        markers.record_marker(&b, marker(5), false);
+        markers.record_marker(&a, marker(0), true);
+        assert_eq!(markers.lost_marker(), LostMarker::Known(marker(5)));
+        markers.record_no_marker(&b);
+        assert_eq!(markers.lost_marker(), LostMarker::Unknown);
+        assert!(markers.has_lost_marker(&b));
         assert!(
-            !markers.doubts(&a) && !markers.doubts(&c),
+            !markers.has_lost_marker(&a) && !markers.has_lost_marker(&c),
             "doubts() must be false for a master that showed a marker or was never reached"
         );
-        markers.trusts(&b);
-        assert!(!markers.doubts(&b));
+        markers.trust(&b);
+        assert!(!markers.has_lost_marker(&b));
     }
 
     #[test]
     fn missing_marker_does_not_count_as_lost_if_no_master_has_a_marker() {
-        let markers = Markers::of(3, Vec::new());
+        let markers = Markers::new(3, Vec::new());
         let [a, b, _] = names();
         for name in [&a, &b] {
-            markers.saw_none(name);
+            markers.record_no_marker(name);
         }
-        assert!(!markers.doubts(&a));
+        assert!(!markers.has_lost_marker(&a));
     }
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::back_off::{BackOff, STEADY};
+use super::back_off::{BackOff, STABLE_AGE};
 use crate::node::{Fault, NodeName};
 use crate::protocol::instant::Instant;
 use crate::repeats::{Repeats, warn_seldom};
@@ -15,7 +15,7 @@ pub(in crate::node) struct Outage {
     back_off: BackOff,
     /// The time until which requests wait for a connection; `None` if requests are refused immediately.
     waits_until: Option<Instant>,
-    /// The time at which requests last began to wait for a new connection. If a connection is lost within [`STEADY`] of
+    /// The time at which requests last began to wait for a new connection. If a connection is lost within [`STABLE_AGE`] of
     /// this time, requests do not wait again: they are refused.
     wait_began_at: Instant,
     /// The fault with which requests are refused.
@@ -68,37 +68,37 @@ impl Outage {
         is_refusing
     }
 
-    /// Handles the loss of a connection that lasted for `lived`, or the failure to open one (`None`). Logs the loss, and
+    /// Handles the loss of a connection that lasted for `connection_age`, or the failure to open one (`None`). Logs the loss, and
     /// returns the pause before the next connection attempt.
     ///
-    /// A master often restarts quickly, so requests wait for `wait` for the next connection. They are refused at once if
-    /// no connection existed, if an answer was overdue, or if requests already began to wait less than [`STEADY`] ago.
-    pub(in crate::node) fn begin(
+    /// A master often restarts quickly, so requests wait for `wait_time` for the next connection. They are refused at once if
+    /// no connection existed, if an answer was overdue, or if requests already began to wait less than [`STABLE_AGE`] ago.
+    pub(in crate::node) fn handle_failure(
         &mut self,
         fault: Fault,
-        lived: Option<Duration>,
-        wait: Duration,
+        connection_age: Option<Duration>,
+        wait_time: Duration,
         now: Instant,
         (node, repeats): (&NodeName, &Repeats),
     ) -> Duration {
-        if lived.is_some() {
+        if connection_age.is_some() {
             let text = format!("connection lost: {fault}");
             warn_seldom!((repeats, &text, now), %node, %fault, "connection lost");
         } else if fault != self.fault {
             let text = format!("no connection: {fault}");
             warn_seldom!((repeats, &text, now), %node, %fault, "no connection");
         }
-        let pause = self.back_off.pause(&fault, lived);
+        let pause = self.back_off.pause(&fault, connection_age);
         let is_overdue = matches!(fault, Fault::Stalled);
-        let has_waited = now.saturating_since(self.wait_began_at) < STEADY;
-        if lived.is_some() {
+        let has_waited = now.saturating_since(self.wait_began_at) < STABLE_AGE;
+        if connection_age.is_some() {
             self.end_wait();
             if !is_overdue && !has_waited {
-                self.wait_until(now + wait);
+                self.wait_until(now + wait_time);
                 self.wait_began_at = now;
             }
         }
-        self.fault = fault_of_later_requests(fault, lived.is_some());
+        self.fault = fault_of_later_requests(fault, connection_age.is_some());
         pause
     }
 }
@@ -126,16 +126,27 @@ mod tests {
     }
 
     /// An outage that begins 10 s after the client started, with this fault and this age of the connection.
-    fn begun(fault: Fault, lived: Option<Duration>) -> Outage {
+    fn outage_after(fault: Fault, connection_age: Option<Duration>) -> Outage {
         let mut outage = Outage::before_first_connection(7, at(0), at(1_000));
         outage.end_wait();
-        begin(&mut outage, fault, lived, 10_000);
+        handle_failure(&mut outage, fault, connection_age, 10_000);
         outage
     }
 
-    fn begin(outage: &mut Outage, fault: Fault, lived: Option<Duration>, now_ms: u64) {
+    fn handle_failure(
+        outage: &mut Outage,
+        fault: Fault,
+        connection_age: Option<Duration>,
+        now_ms: u64,
+    ) {
         let node = NodeName::new("m1");
-        outage.begin(fault, lived, WAIT, at(now_ms), (&node, &Repeats::default()));
+        outage.handle_failure(
+            fault,
+            connection_age,
+            WAIT,
+            at(now_ms),
+            (&node, &Repeats::default()),
+        );
     }
 
     #[test]
@@ -148,33 +159,33 @@ mod tests {
 
     #[test]
     fn requests_wait_for_a_new_connection_after_a_connection_was_lost() {
-        let mut outage = begun(Fault::Disconnected("reset".into()), STABLE);
+        let mut outage = outage_after(Fault::Disconnected("reset".into()), STABLE);
         assert_eq!(outage.waits_until(), Some(at(10_300)));
         assert!(!outage.is_refusing(at(10_299)) && outage.is_refusing(at(10_300)));
     }
 
     #[test]
     fn requests_are_refused_at_once_if_no_connection_existed_or_an_answer_was_overdue() {
-        assert!(begun(Fault::Down("refused".into()), None).is_refusing(at(10_000)));
-        assert!(begun(Fault::Stalled, STABLE).is_refusing(at(10_000)));
+        assert!(outage_after(Fault::Down("refused".into()), None).is_refusing(at(10_000)));
+        assert!(outage_after(Fault::Stalled, STABLE).is_refusing(at(10_000)));
     }
 
     #[test]
     fn requests_do_not_wait_again_if_the_next_connection_is_lost_soon() {
         let lost = || Fault::Disconnected("reset".into());
-        let mut outage = begun(lost(), STABLE);
-        begin(&mut outage, lost(), Some(Duration::from_millis(10)), 10_999);
+        let mut outage = outage_after(lost(), STABLE);
+        handle_failure(&mut outage, lost(), Some(Duration::from_millis(10)), 10_999);
         assert!(outage.is_refusing(at(10_999)));
-        begin(&mut outage, lost(), Some(Duration::from_millis(10)), 11_001);
+        handle_failure(&mut outage, lost(), Some(Duration::from_millis(10)), 11_001);
         assert_eq!(outage.waits_until(), Some(at(11_301)));
     }
 
     #[test]
     fn fault_of_refused_requests_never_means_that_they_were_sent() {
-        let lost = begun(Fault::Disconnected("reset".into()), STABLE);
+        let lost = outage_after(Fault::Disconnected("reset".into()), STABLE);
         assert!(matches!(lost.fault(), Fault::Down(_)));
         for fault in [Fault::Stalled, Fault::Denied("WRONGPASS".into())] {
-            assert_eq!(*begun(fault.clone(), STABLE).fault(), fault);
+            assert_eq!(*outage_after(fault.clone(), STABLE).fault(), fault);
         }
     }
 }

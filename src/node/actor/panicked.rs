@@ -2,31 +2,35 @@
 
 use std::time::Duration;
 
-use super::back_off::STEADY;
+use super::back_off::STABLE_AGE;
 use crate::node::Fault;
 use crate::panics::{self, Panic};
 
 /// How many panics in a row make the fault permanent: waiting does not help if each connection ends with a panic.
-const IN_A_ROW: u32 = 3;
+const PERMANENT_AFTER: u32 = 3;
 
 /// The panics in the work for one master.
 #[derive(Debug, Default)]
-pub(in crate::node) struct Panicked {
+pub(in crate::node) struct PanicHistory {
     in_a_row: u32,
 }
 
-impl Panicked {
-    /// The fault of the master after `panic`. `lived` is how long the connection lasted; `None` if there was none.
-    pub(in crate::node) fn fault(&mut self, panic: &Panic, lived: Option<Duration>) -> Fault {
-        if lived.is_some_and(|lived| lived >= STEADY) {
+impl PanicHistory {
+    /// The fault of the master after `panic`. `connection_age` is how long the connection lasted; `None` if there was none.
+    pub(in crate::node) fn fault(
+        &mut self,
+        panic: &Panic,
+        connection_age: Option<Duration>,
+    ) -> Fault {
+        if connection_age.is_some_and(|connection_age| connection_age >= STABLE_AGE) {
             self.in_a_row = 0;
         }
         self.in_a_row = self.in_a_row.saturating_add(1);
         let why = format!("internal failure of the client: {}", panics::text(panic));
-        if self.in_a_row >= IN_A_ROW {
-            return of_every_connection(&why);
+        if self.in_a_row >= PERMANENT_AFTER {
+            return permanent_fault(&why);
         }
-        match lived {
+        match connection_age {
             Some(_) => Fault::Disconnected(why.into()),
             None => Fault::Down(why.into()),
         }
@@ -34,13 +38,13 @@ impl Panicked {
 }
 
 /// The fault of a master if every connection to it ends with a panic.
-fn of_every_connection(why: &str) -> Fault {
+fn permanent_fault(why: &str) -> Fault {
     Fault::Unsupported(format!("{why}: report this, and use another server or version").into())
 }
 
 /// The fault that an inspection reports after a panic.
-pub(in crate::node) fn while_inspecting(panic: &Panic) -> Fault {
-    of_every_connection(&format!(
+pub(in crate::node) fn inspection_fault(panic: &Panic) -> Fault {
+    permanent_fault(&format!(
         "internal failure of the client: {}",
         panics::text(panic)
     ))
@@ -52,10 +56,10 @@ mod tests {
 
     #[test]
     fn fault_is_permanent_only_after_three_panics_in_a_row() {
-        let mut panicked = Panicked::default();
+        let mut panic_history = PanicHistory::default();
         let panic: Panic = Box::new("odd weather");
-        let (short, long) = (Some(Duration::ZERO), Some(STEADY));
-        for (lived, kind) in [
+        let (short, long) = (Some(Duration::ZERO), Some(STABLE_AGE));
+        for (connection_age, kind) in [
             (None, "down"),
             (short, "disconnected"),
             (None, "unsupported"),
@@ -63,8 +67,8 @@ mod tests {
             (None, "down"),
             (None, "unsupported"),
         ] {
-            let fault = panicked.fault(&panic, lived);
-            assert_eq!(fault.kind(), kind, "{lived:?}");
+            let fault = panic_history.fault(&panic, connection_age);
+            assert_eq!(fault.kind(), kind, "{connection_age:?}");
             assert!(fault.to_string().contains("odd weather"), "{fault}");
         }
     }

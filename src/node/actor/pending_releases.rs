@@ -6,26 +6,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::mailbox::Queued;
-use super::window::UNDER_WAY;
+use super::window::MAX_OUTSTANDING;
 use crate::node::{Claim, Reply, Request};
 use crate::protocol::instant::Instant;
 
 /// The largest number of pending releases: twice the limit on outstanding requests. If a release exceeds this number,
 /// it is dropped, and its lock expires with the TTL.
-const MOST: usize = 2 * UNDER_WAY;
+const MAX_PENDING: usize = 2 * MAX_OUTSTANDING;
 
 /// The first pause (50 ms) after a master refused releases temporarily, because it is busy, is read-only or cannot
 /// write to its disk. Later pauses are longer, because the master may stay in this state.
-const FIRST_RESPITE: Duration = Duration::from_millis(50);
-const LONGEST_RESPITE: Duration = Duration::from_secs(2);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// The pending releases of one master.
 pub(in crate::node) struct PendingReleases {
     queue: VecDeque<Release>,
     /// The length of the pause that begins when the master next refuses a release.
-    respite: Duration,
+    pause: Duration,
     /// The end of the current pause, in which no pending release is sent; `None` if there is no pause.
-    respite_ends: Option<Instant>,
+    paused_until: Option<Instant>,
 }
 
 struct Release {
@@ -33,18 +33,18 @@ struct Release {
     leave: bool,
     /// For a release that the master has refused: the time by which the lock key has certainly expired. `None` for a
     /// release that was not refused.
-    until: Option<Instant>,
+    expires_at: Option<Instant>,
 }
 
 impl Release {
-    fn of(queued: &Queued) -> Option<Self> {
+    fn from_queued(queued: &Queued) -> Option<Self> {
         let Request::Release { claim, leave } = &queued.request else {
             return None;
         };
         Some(Self {
             claim: claim.clone(),
             leave: *leave,
-            until: queued.until,
+            expires_at: queued.expires_at,
         })
     }
 
@@ -52,10 +52,10 @@ impl Release {
         let Self {
             claim,
             leave,
-            until,
+            expires_at,
         } = self;
         let mut queued = Queued::new(Request::Release { claim, leave }, Reply::ignored());
-        queued.until = until;
+        queued.expires_at = expires_at;
         queued
     }
 }
@@ -64,8 +64,8 @@ impl PendingReleases {
     pub(in crate::node) fn new() -> Self {
         Self {
             queue: VecDeque::new(),
-            respite: FIRST_RESPITE,
-            respite_ends: None,
+            pause: FIRST_PAUSE,
+            paused_until: None,
         }
     }
 
@@ -80,68 +80,72 @@ impl PendingReleases {
     /// Keeps a release that was not sent or not answered as a pending release. Other requests are ignored.
     pub(in crate::node) fn keep(&mut self, queued: &Queued) {
         // If the list is full, drop this release: its lock expires with the TTL.
-        if self.queue.len() < MOST {
-            self.queue.extend(Release::of(queued));
+        if self.queue.len() < MAX_PENDING {
+            self.queue.extend(Release::from_queued(queued));
         }
     }
 
     /// Keeps a release that the master refused because of a temporary state, for example because it was busy. After
     /// `max_ttl` the lock key has expired, and the release is dropped.
     pub(in crate::node) fn postpone(&mut self, queued: &Queued, max_ttl: Duration, now: Instant) {
-        let Some(mut release) = Release::of(queued) else {
+        let Some(mut release) = Release::from_queued(queued) else {
             return;
         };
-        release.until.get_or_insert(now + max_ttl);
-        if self.queue.len() < MOST {
+        release.expires_at.get_or_insert(now + max_ttl);
+        if self.queue.len() < MAX_PENDING {
             self.queue.push_back(release);
         }
-        if self.respite_ends.is_none() {
-            self.respite_ends = Some(now + self.respite);
-            self.respite = (2 * self.respite).min(LONGEST_RESPITE);
+        if self.paused_until.is_none() {
+            self.paused_until = Some(now + self.pause);
+            self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         }
     }
 
     /// Resets the length of the next pause to the first pause, because the master accepts releases again.
-    pub(in crate::node) fn delivered(&mut self) {
-        self.respite = FIRST_RESPITE;
+    pub(in crate::node) fn reset_pause(&mut self) {
+        self.pause = FIRST_PAUSE;
     }
 
     /// The time at which the pause ends and pending releases can be sent again. `None` if none are pending, or if there
     /// is no pause.
     pub(in crate::node) fn wake_at(&self) -> Option<Instant> {
-        self.respite_ends.filter(|_| !self.is_empty())
+        self.paused_until.filter(|_| !self.is_empty())
     }
 
-    /// Removes at most `most` pending releases from the list, and returns them to be sent now. Returns none during a
+    /// Removes at most `limit` pending releases from the list, and returns them to be sent now. Returns none during a
     /// pause.
     pub(in crate::node) fn take(
         &mut self,
-        most: usize,
+        limit: usize,
         now: Instant,
     ) -> impl Iterator<Item = Queued> {
-        let resting = self.respite_ends.is_some_and(|ends| now < ends);
-        if !resting {
-            self.respite_ends = None;
+        let is_paused = self.paused_until.is_some_and(|pause_end| now < pause_end);
+        if !is_paused {
+            self.paused_until = None;
         }
-        let count = if resting { 0 } else { most.min(self.len()) };
-        let live = move |release: &Release| release.until.is_none_or(|until| now < until);
-        let due = self.queue.drain(..count).filter(live);
+        let count = if is_paused { 0 } else { limit.min(self.len()) };
+        let is_live =
+            move |release: &Release| release.expires_at.is_none_or(|expires_at| now < expires_at);
+        let due = self.queue.drain(..count).filter(is_live);
         due.map(Release::into_queued)
     }
 
-    /// Receives `open`, the outstanding requests of a broken connection, and returns them all. Also adds the releases
-    /// among them to the front of the pending releases. If there are then more than [`MOST`] pending releases, drops
+    /// Receives `outstanding`, the outstanding requests of a broken connection, and returns them all. Also adds the releases
+    /// among them to the front of the pending releases. If there are then more than [`MAX_PENDING`] pending releases, drops
     /// the last ones.
-    pub(in crate::node) fn put_first(&mut self, open: impl Iterator<Item = Queued>) -> Vec<Queued> {
-        let mut refused = std::mem::take(&mut self.queue);
-        let mut kept = Vec::new();
-        for queued in open {
+    pub(in crate::node) fn prepend(
+        &mut self,
+        outstanding: impl Iterator<Item = Queued>,
+    ) -> Vec<Queued> {
+        let mut older = std::mem::take(&mut self.queue);
+        let mut returned = Vec::new();
+        for queued in outstanding {
             self.keep(&queued);
-            kept.push(queued);
+            returned.push(queued);
         }
-        refused.truncate(MOST - self.queue.len());
-        self.queue.append(&mut refused);
-        kept
+        older.truncate(MAX_PENDING - self.queue.len());
+        self.queue.append(&mut older);
+        returned
     }
 }
 
@@ -160,9 +164,13 @@ mod tests {
         Queued::new(Request::Release { claim, leave: true }, Reply::ignored())
     }
 
-    fn taken(pending_releases: &mut PendingReleases, most: usize, now: Instant) -> Vec<String> {
+    fn take_names(
+        pending_releases: &mut PendingReleases,
+        limit: usize,
+        now: Instant,
+    ) -> Vec<String> {
         pending_releases
-            .take(most, now)
+            .take(limit, now)
             .map(|queued| match &queued.request {
                 Request::Release { claim, .. } => String::from_utf8_lossy(claim.key()).into_owned(),
                 other => panic!("only releases must be pending: {other:?}"),
@@ -178,10 +186,11 @@ mod tests {
     fn releases_of_a_broken_connection_are_sent_before_other_pending_releases() {
         let mut pending_releases = PendingReleases::new();
         pending_releases.keep(&release("later"));
-        let open = pending_releases.put_first([release("first"), release("second")].into_iter());
-        assert_eq!(open.len(), 2);
+        let outstanding =
+            pending_releases.prepend([release("first"), release("second")].into_iter());
+        assert_eq!(outstanding.len(), 2);
         assert_eq!(
-            taken(&mut pending_releases, 10, at(0)),
+            take_names(&mut pending_releases, 10, at(0)),
             ["first", "second", "later"]
         );
         assert!(pending_releases.is_empty());
@@ -194,7 +203,7 @@ mod tests {
         pending_releases.postpone(&release("a"), ttl, at(0));
         assert_eq!(pending_releases.wake_at(), Some(at(50)));
         for early in [0, 49] {
-            assert!(taken(&mut pending_releases, 10, at(early)).is_empty());
+            assert!(take_names(&mut pending_releases, 10, at(early)).is_empty());
             assert_eq!(
                 pending_releases.wake_at(),
                 Some(at(50)),
@@ -211,9 +220,9 @@ mod tests {
             Some(at(150)),
             "the second pause must be twice as long as the first"
         );
-        pending_releases.delivered();
+        pending_releases.reset_pause();
         assert!(
-            taken(&mut pending_releases, 10, at(1_000)).is_empty(),
+            take_names(&mut pending_releases, 10, at(1_000)).is_empty(),
             "a release must not be sent after its key has expired"
         );
         assert!(pending_releases.is_empty());
@@ -230,30 +239,33 @@ mod tests {
             Some(at(50)),
             "one pause must apply to all refused releases"
         );
-        assert_eq!(taken(&mut pending_releases, 2, at(50)), ["first", "second"]);
-        assert_eq!(taken(&mut pending_releases, 2, at(50)), ["third"]);
-        // However often the master refuses the release, it is sent again after at most `LONGEST_RESPITE`.
+        assert_eq!(
+            take_names(&mut pending_releases, 2, at(50)),
+            ["first", "second"]
+        );
+        assert_eq!(take_names(&mut pending_releases, 2, at(50)), ["third"]);
+        // However often the master refuses the release, it is sent again after at most `LONGEST_PAUSE`.
         for tried in 0..20 {
             pending_releases.postpone(&release("first"), Duration::from_secs(900), at(tried));
             let due = pending_releases
                 .wake_at()
                 .expect("there must be a wake-up time, because a release is pending");
-            assert_eq!(taken(&mut pending_releases, 1, due).len(), 1);
-            assert!(due <= at(tried) + LONGEST_RESPITE);
+            assert_eq!(take_names(&mut pending_releases, 1, due).len(), 1);
+            assert!(due <= at(tried) + LONGEST_PAUSE);
         }
     }
 
     #[test]
     fn pending_releases_above_the_limit_are_dropped() {
         let mut pending_releases = PendingReleases::new();
-        for _ in 0..MOST + 10 {
+        for _ in 0..MAX_PENDING + 10 {
             pending_releases.keep(&release("a"));
         }
-        assert_eq!(pending_releases.len(), MOST);
-        pending_releases.put_first((0..10).map(|_| release("b")));
-        assert_eq!(pending_releases.len(), MOST);
+        assert_eq!(pending_releases.len(), MAX_PENDING);
+        pending_releases.prepend((0..10).map(|_| release("b")));
+        assert_eq!(pending_releases.len(), MAX_PENDING);
         assert_eq!(
-            taken(&mut pending_releases, 11, at(0))[..],
+            take_names(&mut pending_releases, 11, at(0))[..],
             [&["b"; 10][..], &["a"]].concat()
         );
     }

@@ -17,63 +17,63 @@ pub(in crate::node) struct Memory {
     pub(in crate::node) run: ServerRun,
     /// Whether the restart guard is off, because the server loses no data in a restart. Then values that were written
     /// in earlier runs of the server process are trusted too.
-    pub(in crate::node) lasts: bool,
+    pub(in crate::node) is_durable: bool,
 }
 
 impl Memory {
     /// Creates the state for a server.
     ///
     /// - `run` is the server's run id; `None` if the server does not report one.
-    /// - `lasts` is true if the restart guard is off, because the server loses no data in a restart.
-    pub(in crate::node) fn of(run: Option<&str>, lasts: bool) -> Self {
+    /// - `is_durable` is true if the restart guard is off, because the server loses no data in a restart.
+    pub(in crate::node) fn new(run: Option<&str>, is_durable: bool) -> Self {
         let one_word = |run: &&str| !run.is_empty() && !run.contains(char::is_whitespace);
         let run = ServerRun::new(run.filter(one_word).unwrap_or("-"));
-        Self { run, lasts }
+        Self { run, is_durable }
     }
 
     /// Whether a stored value that was written in the server run `run` is certainly the newest value. True if the
     /// server is still in this run, or if the server loses nothing in a restart.
     pub(in crate::node) fn trusts(&self, run: &[u8]) -> bool {
-        self.lasts || self.run.as_str().as_bytes() == run
+        self.is_durable || self.run.as_str().as_bytes() == run
     }
 }
 
 /// The runs of one master's server process that this client has seen, across connections.
 #[derive(Default)]
-pub(in crate::node) struct Acquaintance(Mutex<Seen>);
+pub(in crate::node) struct RunHistory(Mutex<RunRecords>);
 
 #[derive(Default)]
-struct Seen {
+struct RunRecords {
     /// The run id that the server reported on the first connection; `None` before the first connection.
     first_run: Option<String>,
     /// The server's run id, and the client id that the server assigned, both from the last connection. `None` before
     /// the first connection.
-    last: Option<(String, i64)>,
+    last_connection: Option<(String, i64)>,
     /// The latest run id, and the time until which the restart guard ignores the master's votes (the zero `Instant` if
     /// the run id has never changed). `None` before the first connection.
-    run: Option<(String, Instant)>,
+    latest_run: Option<(String, Instant)>,
     /// The latest run id, and when this client first saw it. `None` before the first connection.
-    since: Option<(String, Instant)>,
+    latest_since: Option<(String, Instant)>,
     /// For how long clients have watched the latest server run, if the server has a generation marker. `None` if no
     /// connection has read the age record.
     watch: Option<Watch>,
-    /// The number of times that [`Acquaintance::new_life`] was called.
-    lives: u64,
+    /// The number of times that [`RunHistory::new_life`] was called.
+    life_count: u64,
 }
 
-impl Acquaintance {
+impl RunHistory {
     /// Returns a copy for an additional connection to the same master. A new connection closes the connection whose
     /// client id is stored here. So the copy has no client id, and the first connection stays open.
     pub(in crate::node) fn for_another_connection(&self) -> Self {
-        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Self(Mutex::new(Seen {
-            first_run: seen.first_run.clone(),
-            last: None,
-            run: seen.run.clone(),
+        let records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Self(Mutex::new(RunRecords {
+            first_run: records.first_run.clone(),
+            last_connection: None,
+            latest_run: records.latest_run.clone(),
             // The additional connection may use another clock, whose times cannot be compared with these.
-            since: None,
+            latest_since: None,
             watch: None,
-            lives: seen.lives,
+            life_count: records.life_count,
         }))
     }
 
@@ -83,67 +83,69 @@ impl Acquaintance {
     ///
     /// A change of the run id counts even if the server reports a long uptime: a different server may now have this
     /// address.
-    pub(in crate::node) fn guarded(
+    pub(in crate::node) fn guarded_until(
         &self,
         run: &str,
         answered: Instant,
         max_ttl: Duration,
     ) -> Instant {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let until = match &seen.run {
-            Some((known, until)) if known == run => return *until,
+        let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = match &records.latest_run {
+            Some((previous, until)) if previous == run => return *until,
             Some(_) => answered + max_ttl,
             None => Instant::from_nanos(0),
         };
-        seen.run = Some((run.to_owned(), until));
+        records.latest_run = Some((run.to_owned(), until));
         until
     }
 
     /// The time at which this client first saw the run `run` of the server. A run that the client sees for the first time
     /// was first seen at `now`.
     pub(in crate::node) fn first_seen(&self, run: &str, now: Instant) -> Instant {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &seen.since {
-            Some((known, since)) if known == run => *since,
+        let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &records.latest_since {
+            Some((previous, since)) if previous == run => *since,
             _ => {
-                seen.since = Some((run.to_owned(), now));
+                records.latest_since = Some((run.to_owned(), now));
                 now
             }
         }
     }
 
     /// Whether this process has had a connection to the master.
-    pub(in crate::node) fn is_met(&self) -> bool {
-        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.run.is_some() || seen.last.is_some() || seen.first_run.is_some()
+    pub(in crate::node) fn has_connected(&self) -> bool {
+        let records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        records.latest_run.is_some()
+            || records.last_connection.is_some()
+            || records.first_run.is_some()
     }
 
     /// Whether `run` is the run id that the first connection reported.
     pub(in crate::node) fn is_first_run(&self, run: &str) -> bool {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.first_run.get_or_insert_with(|| run.to_owned()) == run
+        let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        records.first_run.get_or_insert_with(|| run.to_owned()) == run
     }
 
     /// Records that the server has shown this age record in the run `run`; the reply arrived at `now`. Returns for how
     /// long clients have watched this run.
-    pub(in crate::node) fn watched(
+    pub(in crate::node) fn record_age(
         &self,
         run: &str,
         record: Option<AgeRecord>,
         now: Instant,
     ) -> Watch {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let watch = Watch::after(seen.watch.take(), run, record, now);
-        seen.watch.insert(watch).clone()
+        let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let watch = Watch::after(records.watch.take(), run, record, now);
+        records.watch.insert(watch).clone()
     }
 
     /// The name of the next age record that this client may start (see [`AgeRecord::life`]). `seed` must differ between
     /// clients.
     pub(in crate::node) fn new_life(&self, seed: u64) -> u64 {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.lives += 1;
+        let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        records.life_count += 1;
         // The finalizer of SplitMix64: different inputs give different results.
-        let mixed = seed.wrapping_add(seen.lives.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mixed = seed.wrapping_add(records.life_count.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
@@ -152,10 +154,10 @@ impl Acquaintance {
     /// Stores the server run and the client id of the current connection. Returns the client id of the previous
     /// connection if the server is still in the same run. Otherwise returns `None`, because after a restart that id may
     /// belong to another client.
-    pub(in crate::node) fn replace(&self, run: &str, id: i64) -> Option<i64> {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (known, last) = seen.last.replace((run.to_owned(), id))?;
-        (known == run).then_some(last)
+    pub(in crate::node) fn replace_connection(&self, run: &str, id: i64) -> Option<i64> {
+        let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (previous, last) = records.last_connection.replace((run.to_owned(), id))?;
+        (previous == run).then_some(last)
     }
 }
 
@@ -174,18 +176,18 @@ struct Servers {
     voters: HashMap<String, Voter>,
     /// For each address the run id that it led to at its last handshake, even if the handshake was refused, and whether
     /// it led to another run before.
-    latest: HashMap<NodeName, (String, bool)>,
+    latest_runs: HashMap<NodeName, (String, bool)>,
 }
 
 /// The address that has the vote of one server.
 struct Voter {
     name: NodeName,
     /// Exists while the address has an open connection to the server.
-    open: Weak<()>,
+    connection: Weak<()>,
     /// When this client first noticed that the address has no open connection to the server; `None` while it has one.
-    left: Option<Instant>,
+    left_at: Option<Instant>,
     /// The time until which the votes do not count, because the server may have voted at another address before.
-    until: Instant,
+    withheld_until: Instant,
 }
 
 /// The vote of a server, for one open connection to it. While this value exists, no other address gets the vote.
@@ -193,7 +195,7 @@ pub(in crate::node) struct ServerVote {
     /// Tells the [`Roster`] that the connection is open.
     _open: Arc<()>,
     /// The time for which the votes do not count yet, because the server may have voted at another address before.
-    pub(in crate::node) withheld: Duration,
+    pub(in crate::node) withheld_for: Duration,
 }
 
 /// Another address of the same client has the vote of the server.
@@ -208,9 +210,9 @@ pub(in crate::node) struct VoteTaken {
 impl From<VoteTaken> for Fault {
     /// That two addresses lead to one server is permanent, because only a change of the configuration ends it. If servers
     /// move between the addresses, the vote follows within `max_ttl`.
-    fn from(taken: VoteTaken) -> Self {
-        let name = taken.name.as_str();
-        if !taken.is_moving {
+    fn from(vote_taken: VoteTaken) -> Self {
+        let name = vote_taken.name.as_str();
+        if !vote_taken.is_moving {
             return Self::SameServer(name.into());
         }
         Self::Down(
@@ -240,59 +242,62 @@ impl Roster {
     /// an open connection to the server, and for `max_ttl` after that: until then, its votes may still count for a
     /// lock. If it has led to a different server since, the address `name` takes the vote over, but its votes are
     /// withheld for the rest of this time.
-    pub(in crate::node) fn enter(
+    pub(in crate::node) fn claim_vote(
         &self,
         run: &str,
         name: &NodeName,
     ) -> Result<ServerVote, VoteTaken> {
         let now = (self.clock)();
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        let Servers { voters, latest } = &mut *servers;
-        let led_elsewhere = match latest.get(name) {
+        let Servers {
+            voters,
+            latest_runs,
+        } = &mut *servers;
+        let led_elsewhere = match latest_runs.get(name) {
             Some((known, moved)) => *moved || known != run,
             None => false,
         };
-        latest.insert(name.clone(), (run.to_owned(), led_elsewhere));
+        latest_runs.insert(name.clone(), (run.to_owned(), led_elsewhere));
         voters.retain(|_, voter| voter.kept_until(now, self.max_ttl) > now);
-        let free = || Voter::new(name, Instant::from_nanos(0));
-        let voter = voters.entry(run.to_owned()).or_insert_with(free);
+        let new_voter = || Voter::new(name, Instant::from_nanos(0));
+        let voter = voters.entry(run.to_owned()).or_insert_with(new_voter);
         if voter.name != *name {
-            let has_moved = latest
+            let has_moved = latest_runs
                 .get(&voter.name)
                 .is_some_and(|(other, _)| other != run);
-            if voter.left.is_none() || !has_moved {
+            if voter.left_at.is_none() || !has_moved {
                 return Err(VoteTaken {
                     name: voter.name.clone(),
-                    is_moving: voter.left.is_some() && led_elsewhere,
+                    is_moving: voter.left_at.is_some() && led_elsewhere,
                 });
             }
             *voter = Voter::new(name, voter.kept_until(now, self.max_ttl));
         }
-        let open = voter.open.upgrade().unwrap_or_default();
-        (voter.open, voter.left) = (Arc::downgrade(&open), None);
+        let connection = voter.connection.upgrade().unwrap_or_default();
+        (voter.connection, voter.left_at) = (Arc::downgrade(&connection), None);
         Ok(ServerVote {
-            _open: open,
-            withheld: voter.until.saturating_since(now),
+            _open: connection,
+            withheld_for: voter.withheld_until.saturating_since(now),
         })
     }
 }
 
 impl Voter {
-    fn new(name: &NodeName, until: Instant) -> Self {
+    fn new(name: &NodeName, withheld_until: Instant) -> Self {
         Self {
             name: name.clone(),
-            open: Weak::new(),
-            left: None,
-            until,
+            connection: Weak::new(),
+            left_at: None,
+            withheld_until,
         }
     }
 
     /// The time until which no other address gets the vote of the server.
     fn kept_until(&mut self, now: Instant, max_ttl: Duration) -> Instant {
-        if self.open.strong_count() > 0 {
+        if self.connection.strong_count() > 0 {
             return Instant::NEVER;
         }
-        *self.left.get_or_insert(now) + max_ttl
+        *self.left_at.get_or_insert(now) + max_ttl
     }
 }
 
@@ -316,9 +321,9 @@ mod tests {
         (Roster::new(now, Duration::from_secs(30)), secs)
     }
 
-    fn withheld(entered: &Result<ServerVote, VoteTaken>) -> Result<u64, &str> {
-        let secs = entered.as_ref().map(|vote| vote.withheld.as_secs());
-        secs.map_err(|taken| taken.name.as_str())
+    fn withheld_secs(entered: &Result<ServerVote, VoteTaken>) -> Result<u64, &str> {
+        let secs = entered.as_ref().map(|vote| vote.withheld_for.as_secs());
+        secs.map_err(|vote_taken| vote_taken.name.as_str())
     }
 
     #[test]
@@ -326,34 +331,34 @@ mod tests {
     {
         let (a, b) = (NodeName::new("a"), NodeName::new("b"));
         let (roster, secs) = roster();
-        let pass = |some| secs.fetch_add(some, Ordering::Relaxed);
-        let first = roster.enter("run 1", &a);
-        assert_eq!(withheld(&first), Ok(0));
-        let again = roster.enter("run 1", &a);
+        let advance = |secs_passed| secs.fetch_add(secs_passed, Ordering::Relaxed);
+        let first = roster.claim_vote("run 1", &a);
+        assert_eq!(withheld_secs(&first), Ok(0));
+        let again = roster.claim_vote("run 1", &a);
         assert_eq!(
-            withheld(&again),
+            withheld_secs(&again),
             Ok(0),
             "a new connection to the same run of the server must be accepted"
         );
         drop(first);
-        pass(1_000);
+        advance(1_000);
         assert_eq!(
-            withheld(&roster.enter("run 1", &b)),
+            withheld_secs(&roster.claim_vote("run 1", &b)),
             Err("a"),
             "the first address must keep the vote while it has a connection"
         );
         drop(again);
-        assert_eq!(withheld(&roster.enter("run 1", &b)), Err("a"));
-        pass(29);
-        assert_eq!(withheld(&roster.enter("run 1", &b)), Err("a"));
-        pass(1);
-        let other = roster.enter("run 1", &b);
+        assert_eq!(withheld_secs(&roster.claim_vote("run 1", &b)), Err("a"));
+        advance(29);
+        assert_eq!(withheld_secs(&roster.claim_vote("run 1", &b)), Err("a"));
+        advance(1);
+        let other = roster.claim_vote("run 1", &b);
         assert_eq!(
-            withheld(&other),
+            withheld_secs(&other),
             Ok(0),
             "an address that has gone must not keep the vote for ever"
         );
-        assert_eq!(withheld(&roster.enter("run 1", &a)), Err("b"));
+        assert_eq!(withheld_secs(&roster.claim_vote("run 1", &a)), Err("b"));
     }
 
     /// Three servers exchange their addresses at once. An acquire must wait for them, so no fault may be permanent.
@@ -365,25 +370,25 @@ mod tests {
         let first: Vec<_> = runs
             .iter()
             .zip(&names)
-            .map(|(run, name)| roster.enter(run, name))
+            .map(|(run, name)| roster.claim_vote(run, name))
             .collect();
-        let taken = roster.enter("run b", &names[0]).err().map(Fault::from);
+        let vote_taken = roster.claim_vote("run b", &names[0]).err().map(Fault::from);
         assert_eq!(
-            taken,
+            vote_taken,
             Some(Fault::SameServer("b".into())),
             "b has a connection"
         );
         drop(first);
         for (run, name) in runs.iter().cycle().skip(1).zip(&names) {
             // The address that had the vote has not shown its new server yet.
-            if let Err(taken) = roster.enter(run, name) {
-                let fault = Fault::from(taken);
+            if let Err(vote_taken) = roster.claim_vote(run, name) {
+                let fault = Fault::from(vote_taken);
                 assert!(fault.passes_by_itself(), "{fault}");
             }
         }
         secs.fetch_add(31, Ordering::Relaxed);
         for (run, name) in runs.iter().cycle().skip(1).zip(&names) {
-            assert_eq!(withheld(&roster.enter(run, name)), Ok(0));
+            assert_eq!(withheld_secs(&roster.claim_vote(run, name)), Ok(0));
         }
     }
 
@@ -391,101 +396,110 @@ mod tests {
     fn address_of_a_restarted_server_is_accepted_immediately() {
         let (a, b) = (NodeName::new("a"), NodeName::new("b"));
         let (roster, _) = roster();
-        let first = roster.enter("run 1", &a);
-        let other = roster.enter("run 2", &b);
-        assert_eq!((withheld(&first), withheld(&other)), (Ok(0), Ok(0)));
+        let first = roster.claim_vote("run 1", &a);
+        let other = roster.claim_vote("run 2", &b);
+        assert_eq!(
+            (withheld_secs(&first), withheld_secs(&other)),
+            (Ok(0), Ok(0))
+        );
         drop(first);
-        assert_eq!(withheld(&roster.enter("run 3", &a)), Ok(0));
+        assert_eq!(withheld_secs(&roster.claim_vote("run 3", &a)), Ok(0));
     }
 
     #[test]
     fn exchanged_addresses_vote_again_max_ttl_after_both_have_left_their_old_servers() {
         let (a, b) = (NodeName::new("a"), NodeName::new("b"));
         let (roster, secs) = roster();
-        let pass = |some| secs.fetch_add(some, Ordering::Relaxed);
-        let (first, second) = (roster.enter("run 1", &a), roster.enter("run 2", &b));
+        let advance = |secs_passed| secs.fetch_add(secs_passed, Ordering::Relaxed);
+        let (first, second) = (
+            roster.claim_vote("run 1", &a),
+            roster.claim_vote("run 2", &b),
+        );
         drop(first);
         assert_eq!(
-            withheld(&roster.enter("run 2", &a)),
+            withheld_secs(&roster.claim_vote("run 2", &a)),
             Err("b"),
             "the old connection of b is open, so its server must not vote at a"
         );
         drop(second);
-        pass(5);
-        let at_b = roster.enter("run 1", &b);
+        advance(5);
+        let at_b = roster.claim_vote("run 1", &b);
         assert_eq!(
-            withheld(&at_b),
+            withheld_secs(&at_b),
             Ok(25),
             "a was seen without its connection 5 s ago, and leads to another server"
         );
-        let at_a = roster.enter("run 2", &a);
-        assert_eq!(withheld(&at_a), Ok(30));
-        pass(10);
-        let at_a = (roster.enter("run 2", &a), at_a).0;
+        let at_a = roster.claim_vote("run 2", &a);
+        assert_eq!(withheld_secs(&at_a), Ok(30));
+        advance(10);
+        let at_a = (roster.claim_vote("run 2", &a), at_a).0;
         assert_eq!(
-            withheld(&at_a),
+            withheld_secs(&at_a),
             Ok(20),
             "a new connection must neither shorten nor extend the time"
         );
-        pass(20);
-        assert_eq!(withheld(&roster.enter("run 2", &a)), Ok(0));
-        assert_eq!(withheld(&roster.enter("run 1", &b)), Ok(0));
-        assert_eq!(withheld(&roster.enter("run 1", &a)), Err("b"));
+        advance(20);
+        assert_eq!(withheld_secs(&roster.claim_vote("run 2", &a)), Ok(0));
+        assert_eq!(withheld_secs(&roster.claim_vote("run 1", &b)), Ok(0));
+        assert_eq!(withheld_secs(&roster.claim_vote("run 1", &a)), Err("b"));
     }
 
     #[test]
     fn server_that_moves_to_a_new_address_has_no_vote_there_while_its_old_votes_may_count() {
         let (a, b) = (NodeName::new("a"), NodeName::new("b"));
         let (roster, _) = roster();
-        drop(roster.enter("run 1", &a));
-        let _moved = roster.enter("run 3", &a);
+        drop(roster.claim_vote("run 1", &a));
+        let _moved = roster.claim_vote("run 3", &a);
         // The address b was never connected before, so no other rule withholds its votes.
-        assert_eq!(withheld(&roster.enter("run 1", &b)), Ok(30));
+        assert_eq!(withheld_secs(&roster.claim_vote("run 1", &b)), Ok(30));
     }
 
     #[test]
     fn value_written_in_an_earlier_server_run_is_trusted_only_on_a_durable_server() {
-        let memory = |lasts| Memory::of(Some("run"), lasts);
+        let memory = |is_durable| Memory::new(Some("run"), is_durable);
         assert!(memory(false).trusts(b"run") && !memory(false).trusts(b"other"));
         assert!(memory(true).trusts(b"other"));
-        assert_eq!(Memory::of(Some("two words"), true).run.as_str(), "-");
+        assert_eq!(Memory::new(Some("two words"), true).run.as_str(), "-");
     }
 
     #[test]
     fn votes_of_a_new_server_at_a_known_address_are_ignored_for_max_ttl() {
-        let seen = Acquaintance::default();
+        let history = RunHistory::default();
         let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
-        let guarded = |run, now| seen.guarded(run, at(now), Duration::from_secs(30));
+        let guarded_until = |run, now| history.guarded_until(run, at(now), Duration::from_secs(30));
         assert_eq!(
-            guarded("run 1", 5),
+            guarded_until("run 1", 5),
             at(0),
             "the restart guard must not apply to the first server run"
         );
-        assert_eq!(guarded("run 1", 9), at(0));
-        assert_eq!(guarded("run 2", 10), at(40));
+        assert_eq!(guarded_until("run 1", 9), at(0));
+        assert_eq!(guarded_until("run 2", 10), at(40));
         assert_eq!(
-            guarded("run 2", 20),
+            guarded_until("run 2", 20),
             at(40),
             "a new connection to the same server run must not extend the restart guard"
         );
         assert_eq!(
-            guarded("run 1", 21),
+            guarded_until("run 1", 21),
             at(51),
             "the restart guard must apply when the first server run returns, because its data is outdated"
         );
         assert_eq!(
-            seen.for_another_connection()
-                .guarded("run 1", at(30), Duration::from_secs(30)),
+            history.for_another_connection().guarded_until(
+                "run 1",
+                at(30),
+                Duration::from_secs(30)
+            ),
             at(51)
         );
     }
 
     #[test]
     fn client_id_of_the_previous_connection_is_forgotten_after_a_server_restart() {
-        let seen = Acquaintance::default();
-        assert_eq!(seen.replace("run 1", 5), None);
-        assert_eq!(seen.replace("run 1", 9), Some(5));
-        assert_eq!(seen.replace("run 2", 3), None);
-        assert!(seen.is_first_run("run 1") && !seen.is_first_run("run 2"));
+        let history = RunHistory::default();
+        assert_eq!(history.replace_connection("run 1", 5), None);
+        assert_eq!(history.replace_connection("run 1", 9), Some(5));
+        assert_eq!(history.replace_connection("run 2", 3), None);
+        assert!(history.is_first_run("run 1") && !history.is_first_run("run 2"));
     }
 }

@@ -6,11 +6,11 @@ use crate::protocol::instant::Instant;
 
 /// The largest number of outstanding requests on one connection. Further requests wait in the mailbox. The number is
 /// high, so that a long round trip does not limit the throughput.
-pub(in crate::node) const UNDER_WAY: usize = 8_192;
+pub(in crate::node) const MAX_OUTSTANDING: usize = 8_192;
 
 /// The smallest limit on outstanding requests. Each connection begins with this limit, which grows if the master
 /// answers quickly.
-const NARROW: usize = 512;
+const MIN_OUTSTANDING: usize = 512;
 
 /// Computes how many requests may be outstanding on a connection, so that a slow master answers each request before the
 /// node timeout. Further requests wait in the mailbox.
@@ -18,19 +18,19 @@ pub(in crate::node) struct Window {
     width: usize,
     limit: Duration,
     /// The shortest time from sending a request to its answer on this connection. It estimates the round trip.
-    least: Duration,
+    shortest_round_trip: Duration,
     /// The time at which the limit on outstanding requests (`width`) was last reduced; `None` if it never was. Slow
     /// answers to requests that were sent before this time do not reduce the limit again.
-    narrowed: Option<Instant>,
+    narrowed_at: Option<Instant>,
 }
 
 impl Window {
     pub(in crate::node) fn new(limit: Duration) -> Self {
         Self {
-            width: NARROW,
+            width: MIN_OUTSTANDING,
             limit,
-            least: Duration::MAX,
-            narrowed: None,
+            shortest_round_trip: Duration::MAX,
+            narrowed_at: None,
         }
     }
 
@@ -39,17 +39,19 @@ impl Window {
         self.width
     }
 
-    /// Adapts the limit on outstanding requests after an answer. The request was sent at `at`, and its answer arrived
-    /// at `now`.
-    pub(in crate::node) fn learn(&mut self, at: Instant, now: Instant) {
-        let took = now.saturating_since(at);
-        self.least = self.least.min(took);
-        let stood = took.saturating_sub(self.least);
-        if stood < self.limit / 6 {
-            self.width = (self.width + 1).min(UNDER_WAY);
-        } else if stood > self.limit / 3 && self.narrowed.is_none_or(|since| since < at) {
-            self.width = (self.width / 2).max(NARROW);
-            self.narrowed = Some(now);
+    /// Adapts the limit on outstanding requests after an answer. The request was sent at `sent_at`, and its answer arrived
+    /// at `answered_at`.
+    pub(in crate::node) fn learn(&mut self, sent_at: Instant, answered_at: Instant) {
+        let elapsed = answered_at.saturating_since(sent_at);
+        self.shortest_round_trip = self.shortest_round_trip.min(elapsed);
+        let queued_for = elapsed.saturating_sub(self.shortest_round_trip);
+        if queued_for < self.limit / 6 {
+            self.width = (self.width + 1).min(MAX_OUTSTANDING);
+        } else if queued_for > self.limit / 3
+            && self.narrowed_at.is_none_or(|since| since < sent_at)
+        {
+            self.width = (self.width / 2).max(MIN_OUTSTANDING);
+            self.narrowed_at = Some(answered_at);
         }
     }
 }
@@ -69,7 +71,7 @@ mod tests {
         }
         assert_eq!(
             window.width,
-            NARROW + 1_000,
+            MIN_OUTSTANDING + 1_000,
             "a distant master must not narrow the window of requests"
         );
         for _ in 0..1_000 {
@@ -77,7 +79,7 @@ mod tests {
         }
         assert_eq!(
             window.width,
-            NARROW + 1_000,
+            MIN_OUTSTANDING + 1_000,
             "the window of requests must keep its width if answers take only 45 ms"
         );
         for _ in 0..1_000 {
@@ -85,19 +87,19 @@ mod tests {
         }
         assert_eq!(
             window.width,
-            NARROW.midpoint(1_000),
+            MIN_OUTSTANDING.midpoint(1_000),
             "slow answers to requests sent at the same time must narrow the window only once"
         );
         for n in 1..1_000 {
             window.learn(start + ms(100 * n), start + ms(100 * n + 51));
         }
         assert_eq!(
-            window.width, NARROW,
+            window.width, MIN_OUTSTANDING,
             "the window of requests must keep its smallest width"
         );
         for _ in 0..100_000 {
             window.learn(start, start + ms(30));
         }
-        assert_eq!(window.width, UNDER_WAY);
+        assert_eq!(window.width, MAX_OUTSTANDING);
     }
 }

@@ -175,7 +175,7 @@ impl Master {
                 }
                 Ok(Answer::Extended(said))
             }
-            Request::Look { key } => Ok(Answer::State(self.key_state(now, key)?)),
+            Request::Status { key } => Ok(Answer::State(self.key_state(now, key)?)),
             Request::Break { key, ended, delete } => {
                 let was = self.key_state(now, key)?;
                 let was = self.break_lock(now, key, ended, *delete, was)?;

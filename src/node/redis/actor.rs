@@ -25,20 +25,20 @@ use tokio::time::{Instant as Tick, Sleep};
 use super::connecting::broken;
 use super::dial::dial;
 use super::link::{Link, Stage};
-use super::refusal::down;
+use super::refusal::connection_fault;
 use super::shared::Shared;
 use super::socket::Socket;
 use crate::fork;
 use crate::hosting;
 use crate::node::Fault;
-use crate::node::actor::panicked::Panicked;
+use crate::node::actor::panicked::PanicHistory;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::panics::{self, Panic};
 use crate::protocol::instant::Instant;
 
 /// The number of reads from the socket after which the task yields. Without this limit, a master that never stops
 /// sending would block the thread of the task.
-const READS: usize = 8;
+const READS_PER_POLL: usize = 8;
 
 /// Runs an actor: the task that exchanges all messages with one master. It ends when the handle of the master is
 /// dropped and no request or pending release is left.
@@ -76,10 +76,10 @@ struct Actor {
     socket: Option<Socket>,
     timer: Option<Pin<Box<Sleep>>>,
     /// The time at which the timer fires; `None` if the timer is not set.
-    armed: Option<Instant>,
-    panicked: Panicked,
+    timer_at: Option<Instant>,
+    panic_history: PanicHistory,
     /// Whether the task has yielded so that other tasks can queue requests. One write then sends all of them.
-    gathering: bool,
+    is_gathering: bool,
 }
 
 /// Converts between the time of tokio's clock and the `Instant`s that the link uses. If a test pauses tokio's clock,
@@ -107,7 +107,7 @@ impl Clock {
 /// What the actor does next: continue immediately, or wait for an event.
 #[derive(PartialEq, Eq)]
 enum Next {
-    Again,
+    Continue,
     Wait,
 }
 
@@ -128,9 +128,9 @@ impl Actor {
             dialing: None,
             socket: None,
             timer: None,
-            armed: None,
-            panicked: Panicked::default(),
-            gathering: false,
+            timer_at: None,
+            panic_history: PanicHistory::default(),
+            is_gathering: false,
         }
     }
 
@@ -155,9 +155,11 @@ impl Actor {
     fn panicked(&mut self, panic: &Panic) {
         self.socket = None;
         self.dialing = None;
-        (self.timer, self.armed, self.gathering) = (None, None, false);
+        (self.timer, self.timer_at, self.is_gathering) = (None, None, false);
         let now = self.clock.now();
-        let fault = self.panicked.fault(panic, self.link.lived(now));
+        let fault = self
+            .panic_history
+            .fault(panic, self.link.connection_age(now));
         self.link.crash(fault, now);
     }
 
@@ -167,7 +169,7 @@ impl Actor {
             let stage = self.link.stage();
             if stage != Stage::Talk {
                 self.socket = None;
-                self.gathering = false;
+                self.is_gathering = false;
             }
             if stage != Stage::Dial {
                 self.dialing = None;
@@ -178,11 +180,11 @@ impl Actor {
             let next = match stage {
                 Stage::Over => return Poll::Ready(()),
                 Stage::Dial => self.dial(cx),
-                Stage::Talk => self.talk(cx),
+                Stage::Talk => self.transfer(cx),
                 Stage::Rest => Next::Wait,
             };
-            let moved = self.link.stage() != stage;
-            if !moved && next == Next::Wait && self.keep_time(cx) == Next::Wait {
+            let has_changed = self.link.stage() != stage;
+            if !has_changed && next == Next::Wait && self.set_timer(cx) == Next::Wait {
                 return Poll::Pending;
             }
         }
@@ -211,35 +213,35 @@ impl Actor {
             }
             Err(fault) => self.link.cut(fault, now),
         }
-        Next::Again
+        Next::Continue
     }
 
     /// Moves bytes in both directions between the link and the socket. Returns what the actor does next.
-    fn talk(&mut self, cx: &mut Context<'_>) -> Next {
+    fn transfer(&mut self, cx: &mut Context<'_>) -> Next {
         // If several replies are outstanding, first read, then yield once. Callers that get a reply can then queue new
         // requests, and one write sends all of them.
-        if !self.gathering && self.link.is_out_of_room() {
+        if !self.is_gathering && self.link.is_out_of_room() {
             self.read(cx);
-            return self.fan_out(cx);
+            return self.yield_once(cx);
         }
-        self.gathering = false;
+        self.is_gathering = false;
         loop {
             self.shared.mailbox.register(cx.waker());
-            let full = self.link.is_out_of_room();
-            let took = self.link.take(self.clock.now());
-            let wrote = self.write(cx);
+            let is_full = self.link.is_out_of_room();
+            let has_taken = self.link.take(self.clock.now());
+            let write_result = self.write(cx);
             // Read even if writing failed, because an answer may have arrived before the failure.
-            let (received, more) = self.read(cx);
-            if let Err(fault) = wrote {
+            let (has_received, has_more) = self.read(cx);
+            if let Err(fault) = write_result {
                 self.link.cut(fault, self.clock.now());
             }
             if self.link.stage() != Stage::Talk {
-                return Next::Again;
+                return Next::Continue;
             }
-            if more || (received && full) {
-                return self.fan_out(cx);
+            if has_more || (has_received && is_full) {
+                return self.yield_once(cx);
             }
-            if !took && !received {
+            if !has_taken && !has_received {
                 break;
             }
         }
@@ -250,70 +252,72 @@ impl Actor {
     }
 
     /// Yields once, so that other tasks can queue their requests.
-    fn fan_out(&mut self, cx: &mut Context<'_>) -> Next {
-        self.gathering = true;
+    fn yield_once(&mut self, cx: &mut Context<'_>) -> Next {
+        self.is_gathering = true;
         cx.waker().wake_by_ref();
         Next::Wait
     }
 
     fn write(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
         match &mut self.socket {
-            Some(socket) => socket.poll_write(self.link.output(), cx).map_err(down),
+            Some(socket) => socket
+                .poll_write(self.link.output(), cx)
+                .map_err(connection_fault),
             None => Ok(()),
         }
     }
 
-    /// Reads from the socket, at most [`READS`] times. Returns two flags:
+    /// Reads from the socket, at most [`READS_PER_POLL`] times. Returns two flags:
     ///
     /// - whether the master sent anything;
     /// - whether more data may be available. The actor reads this data after other tasks have run.
     fn read(&mut self, cx: &mut Context<'_>) -> (bool, bool) {
-        let mut received = false;
-        for _ in 0..READS {
+        let mut has_received = false;
+        for _ in 0..READS_PER_POLL {
             let (Stage::Talk, Some(socket)) = (self.link.stage(), &mut self.socket) else {
-                return (received, false);
+                return (has_received, false);
             };
             match socket.poll_read(self.link.input(), cx) {
-                Poll::Pending => return (received, false),
-                Poll::Ready(Ok(())) => received |= self.link.receive(self.clock.now()),
+                Poll::Pending => return (has_received, false),
+                Poll::Ready(Ok(())) => has_received |= self.link.receive(self.clock.now()),
                 Poll::Ready(Err(error)) => {
-                    let fault = broken(error, self.shared.acquaintance.is_met());
+                    let fault = broken(error, self.shared.run_history.has_connected());
                     self.link.cut(fault, self.clock.now());
                 }
             }
         }
-        (received, true)
+        (has_received, true)
     }
 
-    /// Sets the timer to the link's next deadline. Returns `Again` if a deadline has passed and was handled.
-    fn keep_time(&mut self, cx: &mut Context<'_>) -> Next {
+    /// Sets the timer to the link's next deadline. Returns `Continue` if a deadline has passed and was handled.
+    fn set_timer(&mut self, cx: &mut Context<'_>) -> Next {
         loop {
-            let Some(at) = self.link.wake_at() else {
-                self.armed = None;
+            let Some(wake_at) = self.link.wake_at() else {
+                self.timer_at = None;
                 return Next::Wait;
             };
             // Also check the clock: the timer does not fire after the task has used up tokio's cooperative budget.
             // While the link connects, use only the timer: before tokio fires it, tokio checks for a ready connection.
             let now = self.clock.now();
-            if now >= at && !self.link.is_connecting() {
-                self.armed = None;
+            if now >= wake_at && !self.link.is_connecting() {
+                self.timer_at = None;
                 self.link.tick(now);
-                return Next::Again;
+                return Next::Continue;
             }
-            let tick = self.clock.tick(at);
+            let tick = self.clock.tick(wake_at);
             let timer = self
                 .timer
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(tick)));
             // Do not move the timer to a later time: when it fires, this loop sets it to the next deadline.
-            if self.armed.is_none_or(|armed| armed > at) {
-                self.armed = Some(at);
+            if self.timer_at.is_none_or(|armed_at| armed_at > wake_at) {
+                self.timer_at = Some(wake_at);
                 timer.as_mut().reset(tick);
             }
             if timer.as_mut().poll(cx).is_pending() {
                 return Next::Wait;
             }
             // The request with this deadline may have been answered. Call `tick` anyway: other requests may be overdue.
-            self.armed = None;
+            self.timer_at = None;
             self.link.tick(self.clock.now());
         }
     }

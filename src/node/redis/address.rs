@@ -21,7 +21,7 @@ pub(crate) struct Address {
 /// Where a server is, and how the client logs in.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    pub(super) place: Place,
+    pub(super) endpoint: Endpoint,
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
     /// The number of the database.
@@ -30,7 +30,7 @@ pub(super) struct Target {
 
 /// The socket on which a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Endpoint {
     /// A host name or an IP address without brackets, and a port.
     Tcp(String, u16),
     /// The path of a Unix socket.
@@ -38,14 +38,14 @@ pub(super) enum Place {
 }
 
 /// The port of a Redis server if the URL names none.
-const PORT: u16 = 6379;
+const DEFAULT_PORT: u16 = 6379;
 
 impl Target {
     /// Reads a URL of the form `redis://..` or `unix://..`. `None` if it is not valid.
     fn parse(url: &str) -> Option<Self> {
         let url = Url::parse(url).ok()?;
         if url.scheme() == "unix" {
-            return Self::of_socket(&url);
+            return Self::from_socket_url(&url);
         }
         let host = match url.host()? {
             Host::Domain(name) => name.to_owned(),
@@ -63,7 +63,7 @@ impl Target {
         let user = url.username();
         let path = url.path().trim_matches('/');
         Some(Self {
-            place: Place::Tcp(host, url.port().unwrap_or(PORT)),
+            endpoint: Endpoint::Tcp(host, url.port().unwrap_or(DEFAULT_PORT)),
             user: if user.is_empty() {
                 None
             } else {
@@ -82,9 +82,9 @@ impl Target {
     }
 
     /// Reads the URL of a Unix socket: `unix:///path?db=2&user=ann&pass=secret`.
-    fn of_socket(url: &Url) -> Option<Self> {
+    fn from_socket_url(url: &Url) -> Option<Self> {
         let mut target = Self {
-            place: Place::Unix(url.to_file_path().ok()?),
+            endpoint: Endpoint::Unix(url.to_file_path().ok()?),
             user: None,
             password: None,
             database: 0,
@@ -102,27 +102,27 @@ impl Target {
 
     /// The address as reports show it.
     fn name(&self) -> String {
-        match &self.place {
-            Place::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
-            Place::Tcp(host, port) => format!("{host}:{port}"),
-            Place::Unix(path) => path.display().to_string(),
+        match &self.endpoint {
+            Endpoint::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            Endpoint::Tcp(host, port) => format!("{host}:{port}"),
+            Endpoint::Unix(path) => path.display().to_string(),
         }
     }
 }
 
-/// Why an address cannot be used. `shown` is what an error may show of the address; `None` for nothing.
+/// Why an address cannot be used. `shown_address` is what an error may show of the address; `None` for nothing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BadAddress {
-    pub(crate) shown: Option<String>,
+    pub(crate) shown_address: Option<String>,
     pub(crate) why: String,
 }
 
-const SCHEMES: &str = "expected redis://host:port[/db], rediss://host:port[/db] (TLS) or unix:///path[?db=N]; \
+const SCHEMES_HINT: &str = "expected redis://host:port[/db], rediss://host:port[/db] (TLS) or unix:///path[?db=N]; \
                        valkey:// and valkeys:// mean the same as redis:// and rediss://";
 
 /// The hint for a URL whose password may contain `/`, `?` or `#`. If they are not escaped, the part of the URL before
 /// them is read as the host.
-const ENCODE: &str = "in a password, write %2F for /, %3F for ? and %23 for #";
+const ENCODING_HINT: &str = "in a password, write %2F for /, %3F for ? and %23 for #";
 
 /// The URL schemes of masters that are not Redis or Valkey.
 const OTHER_KINDS: [&str; 5] = ["mysql", "mariadb", "postgres", "zk", "zookeeper"];
@@ -133,35 +133,35 @@ const SOCKET_PARAMETERS: [&str; 3] = ["db", "user", "pass"];
 impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, BadAddress> {
         let url = url.trim();
-        let bad = |why: String| BadAddress {
-            shown: (!url.is_empty()).then(|| redact::url(url)),
+        let bad_address = |why: String| BadAddress {
+            shown_address: (!url.is_empty()).then(|| redact::url(url)),
             why,
         };
         let Some((scheme, rest)) = url.split_once("://") else {
-            return Err(bad(format!("no scheme: {SCHEMES}")));
+            return Err(bad_address(format!("no scheme: {SCHEMES_HINT}")));
         };
         let scheme = scheme.to_ascii_lowercase();
-        let tls = wants_tls(&scheme, url).map_err(bad)?;
+        let tls = wants_tls(&scheme, url).map_err(bad_address)?;
         let socket = scheme.ends_with("unix");
-        check(rest, socket).map_err(bad)?;
+        check_rest(rest, socket).map_err(bad_address)?;
         // For the rest of the address, it makes no difference whether the connection uses TLS.
-        let plain = if socket {
+        let plain_url = if socket {
             format!("unix://{rest}")
         } else {
             format!("redis://{rest}")
         };
         // Do not show the message of the parser: it may quote the URL, including the password.
         let unclear = || {
-            bad(if is_port_out_of_range(rest) {
+            bad_address(if is_port_out_of_range(rest) {
                 "the port is out of range: use 1 to 65535".to_owned()
             } else {
-                format!("not a valid URL: {SCHEMES}")
+                format!("not a valid URL: {SCHEMES_HINT}")
             })
         };
-        let target = Target::parse(&plain).ok_or_else(unclear)?;
+        let target = Target::parse(&plain_url).ok_or_else(unclear)?;
         let name = target.name();
         if name.starts_with(':') {
-            return Err(bad(format!("no host: {SCHEMES}")));
+            return Err(bad_address(format!("no host: {SCHEMES_HINT}")));
         }
         let name = NodeName::new(name);
         Ok(Self { target, tls, name })
@@ -169,9 +169,9 @@ impl Address {
 
     /// Takes the address from a client of the `redis` crate, with its user, password, database and TLS settings.
     #[cfg(feature = "redis")]
-    pub(crate) fn of(info: &ConnectionInfo) -> Result<Self, BadAddress> {
+    pub(crate) fn from_client(info: &ConnectionInfo) -> Result<Self, BadAddress> {
         // `why` is the reason why this address cannot be used, even if it can be shown.
-        let (place, tls, why) = match info.addr() {
+        let (endpoint, tls, why) = match info.addr() {
             ConnectionAddr::TcpTls {
                 host,
                 port,
@@ -188,15 +188,17 @@ impl Address {
                     ),
                     () => None,
                 };
-                (Some(Place::Tcp(host.clone(), *port)), true, why)
+                (Some(Endpoint::Tcp(host.clone(), *port)), true, why)
             }
-            ConnectionAddr::Tcp(host, port) => (Some(Place::Tcp(host.clone(), *port)), false, None),
-            ConnectionAddr::Unix(path) => (Some(Place::Unix(path.clone())), false, None),
+            ConnectionAddr::Tcp(host, port) => {
+                (Some(Endpoint::Tcp(host.clone(), *port)), false, None)
+            }
+            ConnectionAddr::Unix(path) => (Some(Endpoint::Unix(path.clone())), false, None),
             _ => (None, false, None),
         };
         let settings = info.redis_settings();
-        let target = place.map(|place| Target {
-            place,
+        let target = endpoint.map(|endpoint| Target {
+            endpoint,
             user: settings.username().map(str::to_owned),
             password: settings.password().map(str::to_owned),
             database: settings.db(),
@@ -211,7 +213,7 @@ impl Address {
                 name: NodeName::new(name),
             }),
             (why, shown) => Err(BadAddress {
-                shown: shown.map(|(_, name)| name),
+                shown_address: shown.map(|(_, name)| name),
                 why: why.unwrap_or("no address").to_owned(),
             }),
         }
@@ -229,22 +231,22 @@ impl Address {
 
     /// Whether two addresses name the same server. Differences in the database number, the user and the spelling of the
     /// loopback address are ignored.
-    pub(crate) fn same_server(&self, other: &Self) -> bool {
-        self.plain() == other.plain()
+    pub(crate) fn is_same_server(&self, other: &Self) -> bool {
+        self.server_name() == other.server_name()
     }
 
     /// The name of the server without the database number. All spellings of the same address give the same name.
-    pub(crate) fn plain(&self) -> String {
+    pub(crate) fn server_name(&self) -> String {
         let name = self.name.as_str().to_ascii_lowercase();
         name.replace("localhost:", "127.0.0.1:")
     }
 
     /// The name of the server. It contains the database number if that is not 0, because each database has its own
     /// locks. All spellings of the same address give the same name.
-    pub(crate) fn in_full(&self) -> String {
+    pub(crate) fn full_name(&self) -> String {
         match self.target.database {
-            0 => self.plain(),
-            database => format!("{}/{database}", self.plain()),
+            0 => self.server_name(),
+            database => format!("{}/{database}", self.server_name()),
         }
     }
 }
@@ -262,36 +264,36 @@ fn wants_tls(scheme: &str, url: &str) -> Result<bool, String> {
                 .to_owned(),
         ),
         // An unknown word may be a part of a password that contains `://`.
-        _ if redact::scheme(url).is_none() => Err(format!("unknown scheme: {SCHEMES}")),
-        _ => Err(format!("unknown scheme {scheme:?}: {SCHEMES}")),
+        _ if redact::scheme(url).is_none() => Err(format!("unknown scheme: {SCHEMES_HINT}")),
+        _ => Err(format!("unknown scheme {scheme:?}: {SCHEMES_HINT}")),
     }
 }
 
 /// Checks the text after the scheme for mistakes that the URL parser does not report, or reports misleadingly. `socket`
 /// says whether it is the address of a Unix socket.
-fn check(rest: &str, socket: bool) -> Result<(), String> {
+fn check_rest(rest: &str, socket: bool) -> Result<(), String> {
     if rest.is_empty() || rest.starts_with('?') {
         return Err(format!(
-            "no address after the scheme; write one of: {SCHEMES}"
+            "no address after the scheme; write one of: {SCHEMES_HINT}"
         ));
     }
     // The parser would remove tabs and line breaks, so that the client would log in with another password.
     if rest.contains(char::is_control) {
         return Err(format!(
-            "a tab, line break or other control character is not allowed: {ENCODE}, %09 for a tab and %0A for a line break"
+            "a tab, line break or other control character is not allowed: {ENCODING_HINT}, %09 for a tab and %0A for a line break"
         ));
     }
     if rest.contains('#') {
-        return Err(format!("a fragment (#..) is not allowed: {ENCODE}"));
+        return Err(format!("a fragment (#..) is not allowed: {ENCODING_HINT}"));
     }
     if !socket && is_unclear(rest) {
-        return Err(format!("parameters (?..) are not allowed: {ENCODE}"));
+        return Err(format!("parameters (?..) are not allowed: {ENCODING_HINT}"));
     }
     if has_unknown_parameter(rest, socket) {
         return Err(if socket {
-            format!("unknown parameter: use db, user or pass; {ENCODE} and %26 for &")
+            format!("unknown parameter: use db, user or pass; {ENCODING_HINT} and %26 for &")
         } else {
-            format!("parameters (?..) are not allowed: {ENCODE}")
+            format!("parameters (?..) are not allowed: {ENCODING_HINT}")
         });
     }
     Ok(())
@@ -312,8 +314,8 @@ fn has_unknown_parameter(rest: &str, socket: bool) -> bool {
     let mut names = query
         .split('&')
         .map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
-    let known = |name: &&str| socket && SOCKET_PARAMETERS.contains(name);
-    names.any(|name| !known(&name))
+    let is_known = |name: &&str| socket && SOCKET_PARAMETERS.contains(name);
+    names.any(|name| !is_known(&name))
 }
 
 /// Whether the port number of an address is larger than 65535. The number is not shown to the user, because it may be a
@@ -341,7 +343,7 @@ impl MasterSource {
         match self {
             Self::ByUrl(url) => Address::parse(url),
             #[cfg(feature = "redis")]
-            Self::AsClient(info) => Address::of(info),
+            Self::AsClient(info) => Address::from_client(info),
         }
     }
 }
@@ -351,7 +353,7 @@ mod tests {
     use super::*;
 
     fn named(url: &str) -> String {
-        Address::parse(url).map_or_else(|bad| bad.why, |address| address.name().to_string())
+        Address::parse(url).map_or_else(|error| error.why, |address| address.name().to_string())
     }
 
     #[test]
@@ -393,11 +395,17 @@ mod tests {
             "redis://:s3cret",
             "user:s3cret",
         ] {
-            let bad = Address::parse(url)
+            let error = Address::parse(url)
                 .err()
                 .unwrap_or_else(|| panic!("{url:?} must be refused"));
-            assert!(bad.why.contains("redis://host:port"), "{url:?}: {bad:?}");
-            assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
+            assert!(
+                error.why.contains("redis://host:port"),
+                "{url:?}: {error:?}"
+            );
+            assert!(
+                !format!("{error:?}").contains("s3cret"),
+                "{url:?}: {error:?}"
+            );
         }
     }
 
@@ -455,11 +463,11 @@ mod tests {
                 "use db, user or pass; in a password, write",
             ),
         ] {
-            let bad = Address::parse(url)
+            let error = Address::parse(url)
                 .err()
                 .expect("the address must be refused");
-            assert!(bad.why.contains(why), "{bad:?}");
-            assert!(!format!("{bad:?}").contains("s3cret"), "{bad:?}");
+            assert!(error.why.contains(why), "{error:?}");
+            assert!(!format!("{error:?}").contains("s3cret"), "{error:?}");
         }
     }
 
@@ -476,10 +484,13 @@ mod tests {
             "redis://host/2#s3cret",
             "unix:///run/redis.sock?pass=s3cret#2",
         ] {
-            let bad = Address::parse(url).err();
-            let bad = bad.unwrap_or_else(|| panic!("{url:?} must be refused"));
-            assert!(bad.why.contains("%23"), "{url:?}: {bad:?}");
-            assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
+            let error = Address::parse(url).err();
+            let error = error.unwrap_or_else(|| panic!("{url:?} must be refused"));
+            assert!(error.why.contains("%23"), "{url:?}: {error:?}");
+            assert!(
+                !format!("{error:?}").contains("s3cret"),
+                "{url:?}: {error:?}"
+            );
         }
         let encoded = "redis://user:a%2Fb%3Fc%23d%40e@host";
         let Ok(address) = Address::parse(encoded) else {
@@ -496,14 +507,16 @@ mod tests {
             "mysql+tls://user:s3cret@host/db",
             "zk://user:s3cret@host/path",
         ] {
-            let bad = Address::parse(url).err();
-            let bad = bad.unwrap_or_else(|| panic!("{url:?} must be refused"));
+            let error = Address::parse(url).err();
+            let error = error.unwrap_or_else(|| panic!("{url:?} must be refused"));
             assert!(
-                bad.why
-                    .contains("quorate-mysql, quorate-postgres or quorate-zookeeper"),
-                "{url:?}: {bad:?}"
+                error.why.contains("quorate-mysql, quorate-postgres or quorate-zookeeper"),
+                "{url:?}: {error:?}"
             );
-            assert!(!format!("{bad:?}").contains("s3cret"), "{url:?}: {bad:?}");
+            assert!(
+                !format!("{error:?}").contains("s3cret"),
+                "{url:?}: {error:?}"
+            );
         }
     }
 
@@ -511,7 +524,7 @@ mod tests {
     fn addresses_with_different_databases_or_users_name_the_same_server() {
         let a = Address::parse("redis://LOCALHOST:7000/0").ok();
         let b = Address::parse("redis://user:pw@127.0.0.1:7000/3").ok();
-        assert!(a.zip(b).is_some_and(|(a, b)| a.same_server(&b)));
+        assert!(a.zip(b).is_some_and(|(a, b)| a.is_same_server(&b)));
     }
 
     /// The address that the `redis` crate reads from this URL; `None` if it refuses the URL.
@@ -520,9 +533,9 @@ mod tests {
         let info = url.into_connection_info().ok()?;
         let settings = info.redis_settings();
         Some(Target {
-            place: match info.addr() {
-                ConnectionAddr::Tcp(host, port) => Place::Tcp(host.clone(), *port),
-                ConnectionAddr::Unix(path) => Place::Unix(path.clone()),
+            endpoint: match info.addr() {
+                ConnectionAddr::Tcp(host, port) => Endpoint::Tcp(host.clone(), *port),
+                ConnectionAddr::Unix(path) => Endpoint::Unix(path.clone()),
                 _ => return None,
             },
             user: settings.username().map(str::to_owned),
@@ -551,21 +564,22 @@ mod tests {
     mod of_a_client {
         use super::*;
 
-        fn of(url: &str) -> Result<Address, BadAddress> {
+        fn address_of_client(url: &str) -> Result<Address, BadAddress> {
             let client = redis::Client::open(url).expect("the URL must be valid");
-            Address::of(client.get_connection_info())
+            Address::from_client(client.get_connection_info())
         }
 
         #[test]
         fn address_of_a_redis_client_keeps_user_password_and_database() {
-            let address =
-                of("redis://user:s3cret@example.org:7000/2").expect("the address must be accepted");
+            let address = address_of_client("redis://user:s3cret@example.org:7000/2")
+                .expect("the address must be accepted");
             assert_eq!(address.name().as_str(), "example.org:7000");
             assert_eq!(address.target.user.as_deref(), Some("user"));
             assert_eq!(address.target.password.as_deref(), Some("s3cret"));
             assert_eq!(address.target.database, 2);
             assert!(!address.tls);
-            let socket = of("unix:///run/redis.sock").expect("the address must be accepted");
+            let socket =
+                address_of_client("unix:///run/redis.sock").expect("the address must be accepted");
             assert_eq!(socket.name().as_str(), "/run/redis.sock");
         }
 
@@ -578,7 +592,7 @@ mod tests {
                 insecure,
                 tls_params: None,
             };
-            Address::of(&info.expect("the URL must be valid").set_addr(address))
+            Address::from_client(&info.expect("the URL must be valid").set_addr(address))
         }
 
         #[cfg(feature = "tls-rustls")]
@@ -588,22 +602,22 @@ mod tests {
             assert!(address.tls && address.wants_tls());
             assert_eq!(address.name().as_str(), "example.org:6380");
             assert_eq!(address.target.password.as_deref(), Some("s3cret"));
-            let bad = over_tls(true).err().expect("the address must be refused");
+            let error = over_tls(true).err().expect("the address must be refused");
             assert!(
-                bad.why.contains("always checked"),
-                "the error must give the reason: {bad:?}"
+                error.why.contains("always checked"),
+                "the error must give the reason: {error:?}"
             );
         }
 
         #[cfg(not(feature = "tls-rustls"))]
         #[test]
         fn tls_address_is_refused_without_the_feature_tls_rustls() {
-            let bad = over_tls(false).err().expect("the address must be refused");
+            let error = over_tls(false).err().expect("the address must be refused");
             assert!(
-                bad.why.contains("tls-rustls"),
-                "the error must name the feature: {bad:?}"
+                error.why.contains("tls-rustls"),
+                "the error must name the feature: {error:?}"
             );
-            assert_eq!(bad.shown.as_deref(), Some("example.org:6380"));
+            assert_eq!(error.shown_address.as_deref(), Some("example.org:6380"));
         }
     }
 }

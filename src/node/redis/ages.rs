@@ -10,7 +10,7 @@ use super::loaded::Scripts;
 use super::refusal::{is_noscript, server_fault};
 use super::resp::Value;
 use super::script::{Script, Set};
-use super::sent::{Sent, What};
+use super::sent::{Sent, SentCommand};
 use super::shared::Shared;
 use crate::node::{Fault, ServerRun};
 use crate::protocol::age::{AgeRecord, Watch};
@@ -28,13 +28,13 @@ pub(super) struct Ages {
     /// For how long clients have watched this server run; `None` if this connection raises no age record.
     watch: Option<Watch>,
     /// Whether to call the script immediately, although no raise is due.
-    wanted: bool,
+    is_call_requested: bool,
     /// The lost generation marker that the next call of the script restores.
-    restores: Option<Marker>,
+    marker_to_restore: Option<Marker>,
     /// The number of outstanding replies: to `SCRIPT LOAD`, and to the script.
-    waits: u8,
+    outstanding_replies: u8,
     /// Whether the server has lost the script, so that it must be loaded again.
-    lost_script: bool,
+    has_lost_script: bool,
     /// The script is not called before this time.
     not_before: Instant,
 }
@@ -45,34 +45,34 @@ impl Ages {
             run,
             seed,
             watch,
-            wanted: false,
-            restores: None,
-            waits: 0,
-            lost_script: false,
+            is_call_requested: false,
+            marker_to_restore: None,
+            outstanding_replies: 0,
+            has_lost_script: false,
             not_before: Instant::from_nanos(0),
         }
     }
 
     /// Requests a call of the script, which also restores `marker`.
-    pub(super) fn ask(&mut self, marker: Option<Marker>) {
-        self.wanted = true;
-        self.restores = marker;
+    pub(super) fn request_restore(&mut self, marker: Option<Marker>) {
+        self.is_call_requested = true;
+        self.marker_to_restore = marker;
     }
 
     /// Requests a call of the script, which shows the present age record.
-    pub(super) fn request(&mut self) {
-        self.wanted = true;
+    pub(super) fn request_call(&mut self) {
+        self.is_call_requested = true;
     }
 
     /// The time of the next command; `None` if none is due, or if the reply to the last one is outstanding.
-    pub(super) fn due(&self, max_ttl: Duration) -> Option<Instant> {
-        let raise = || self.watch.as_ref()?.raise_at(max_ttl);
-        let at = if self.wanted {
+    pub(super) fn due_at(&self, max_ttl: Duration) -> Option<Instant> {
+        let raise_at = || self.watch.as_ref()?.raise_at(max_ttl);
+        let due_at = if self.is_call_requested {
             Some(self.not_before)
         } else {
-            raise().map(|at| at.max(self.not_before))
+            raise_at().map(|due_at| due_at.max(self.not_before))
         };
-        at.filter(|_| self.waits == 0)
+        due_at.filter(|_| self.outstanding_replies == 0)
     }
 
     /// Writes the next command, if it is due: loads the script, or calls it.
@@ -85,26 +85,26 @@ impl Ages {
         now: Instant,
     ) {
         let max_ttl = shared.options.max_ttl;
-        if self.due(max_ttl).is_none_or(|due| due > now) {
+        if self.due_at(max_ttl).is_none_or(|due_at| due_at > now) {
             return;
         }
-        let loaded = scripts.has(Set::Age);
-        if !loaded || std::mem::take(&mut self.lost_script) {
-            self.waits += 1;
-            let load = |script| Sent::alone(What::Script(script), now);
-            sent.extend(scripts.load(Set::Age, max_ttl, out.commands()).map(load));
+        let is_loaded = scripts.has_loaded(Set::Age);
+        if !is_loaded || std::mem::take(&mut self.has_lost_script) {
+            self.outstanding_replies += 1;
+            let to_sent = |script| Sent::alone(SentCommand::LoadScript(script), now);
+            sent.extend(scripts.load(Set::Age, max_ttl, out.commands()).map(to_sent));
         }
-        if !loaded {
+        if !is_loaded {
             return;
         }
-        self.waits += 1;
-        self.wanted = false;
+        self.outstanding_replies += 1;
+        self.is_call_requested = false;
         let watch = self.watch.as_ref();
         let age = watch.map_or(Duration::ZERO, |watch| watch.age(now));
         let life = watch.map_or("", Watch::life);
-        let new_life = format!("{:016x}", shared.acquaintance.new_life(self.seed));
+        let new_life = format!("{:016x}", shared.run_history.new_life(self.seed));
         let marker = self
-            .restores
+            .marker_to_restore
             .map_or(String::new(), |marker| marker.to_string());
         let call = AgeCall {
             run: self.run.as_str(),
@@ -113,33 +113,33 @@ impl Ages {
             new_life: &new_life,
             marker: &marker,
         };
-        call.write(&mut scripts.call(Script::Age, 0, AgeCall::ARGS, out.commands()));
-        sent.push_back(Sent::alone(What::Age, now));
+        call.write(&mut scripts.begin_call(Script::Age, 0, AgeCall::ARGS, out.commands()));
+        sent.push_back(Sent::alone(SentCommand::RaiseAge, now));
     }
 
     /// Handles the reply to the command that loads the script.
-    pub(super) fn loaded(&mut self, refused: bool, now: Instant) {
-        self.waits = self.waits.saturating_sub(1);
-        if refused {
+    pub(super) fn handle_load_reply(&mut self, is_refused: bool, now: Instant) {
+        self.outstanding_replies = self.outstanding_replies.saturating_sub(1);
+        if is_refused {
             self.not_before = now + PAUSE;
         }
     }
 
     /// Handles the reply to the script. Returns for how long clients have watched this server run; `None` if the reply
     /// does not show it.
-    pub(super) fn called(
+    pub(super) fn handle_reply(
         &mut self,
         shared: &Shared,
         value: &Value<'_>,
         now: Instant,
     ) -> Option<Watch> {
-        self.waits = self.waits.saturating_sub(1);
+        self.outstanding_replies = self.outstanding_replies.saturating_sub(1);
         match value {
             Value::Error(_) if is_noscript(value) => {
-                (self.wanted, self.lost_script) = (true, true);
+                (self.is_call_requested, self.has_lost_script) = (true, true);
             }
             Value::Error(error) => {
-                self.wanted |= self.restores.is_some();
+                self.is_call_requested |= self.marker_to_restore.is_some();
                 self.not_before = now + PAUSE;
                 if let fault @ Fault::Denied(_) = server_fault(error) {
                     let (node, text) = (shared.address.name(), fault.to_string());
@@ -151,11 +151,11 @@ impl Ages {
                 // The server has no generation marker: it never had one, or has lost it on this connection.
                 self.watch = record.map(|record| {
                     let run = self.run.as_str();
-                    shared.acquaintance.watched(run, Some(record), now)
+                    shared.run_history.record_age(run, Some(record), now)
                 });
-                // If `ask` was called since the script was sent, that request is still open.
-                if !self.wanted {
-                    self.restores = None;
+                // If `request_restore` was called since the script was sent, that request is still open.
+                if !self.is_call_requested {
+                    self.marker_to_restore = None;
                 }
                 return self.watch.clone();
             }

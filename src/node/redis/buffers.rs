@@ -3,24 +3,24 @@
 use std::io;
 
 use super::connecting::NotResp;
-use super::resp::{LARGEST, Malformed, Value, parse};
+use super::resp::{MAX_REPLY_BYTES, Malformed, Value, parse};
 
 /// The initial size of a buffer in bytes. When a buffer has become empty, its memory is reduced if it is larger than
 /// four times this size.
-const BUFFER: usize = 16 << 10;
+const BUFFER_BYTES: usize = 16 << 10;
 
 /// The bytes to be written to the socket.
 pub(super) struct Output {
     bytes: Vec<u8>,
     /// How many bytes of `bytes` the socket has accepted so far.
-    written: usize,
+    written_len: usize,
 }
 
 impl Output {
     pub(super) fn new() -> Self {
         Self {
-            bytes: Vec::with_capacity(BUFFER),
-            written: 0,
+            bytes: Vec::with_capacity(BUFFER_BYTES),
+            written_len: 0,
         }
     }
 
@@ -30,14 +30,14 @@ impl Output {
     }
 
     /// The bytes that the socket has not accepted yet.
-    pub(super) fn rest(&self) -> &[u8] {
-        &self.bytes[self.written..]
+    pub(super) fn unwritten(&self) -> &[u8] {
+        &self.bytes[self.written_len..]
     }
 
     /// Records that the socket has accepted `count` more bytes.
-    pub(super) fn wrote(&mut self, count: usize) {
-        self.written = (self.written + count).min(self.bytes.len());
-        if self.written == self.bytes.len() {
+    pub(super) fn mark_written(&mut self, count: usize) {
+        self.written_len = (self.written_len + count).min(self.bytes.len());
+        if self.written_len == self.bytes.len() {
             self.clear();
         }
     }
@@ -45,8 +45,8 @@ impl Output {
     /// Clears the buffer, either for a new connection or because the socket has accepted all bytes.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
-        self.written = 0;
-        self.bytes.shrink_to(4 * BUFFER);
+        self.written_len = 0;
+        self.bytes.shrink_to(4 * BUFFER_BYTES);
     }
 }
 
@@ -60,20 +60,20 @@ pub(super) struct Input {
 impl Input {
     pub(super) fn new() -> Self {
         Self {
-            bytes: vec![0; BUFFER],
+            bytes: vec![0; BUFFER_BYTES],
             start: 0,
             end: 0,
         }
     }
 
     /// The free space into which the socket reads, at least one byte. An error means that the reply is longer than
-    /// [`LARGEST`].
+    /// [`MAX_REPLY_BYTES`].
     pub(super) fn room(&mut self) -> io::Result<&mut [u8]> {
         if self.start == self.end {
             self.start = 0;
             self.end = 0;
-            if self.bytes.len() > 4 * BUFFER {
-                self.bytes.truncate(BUFFER);
+            if self.bytes.len() > 4 * BUFFER_BYTES {
+                self.bytes.truncate(BUFFER_BYTES);
                 self.bytes.shrink_to_fit();
             }
         }
@@ -83,7 +83,7 @@ impl Input {
             self.start = 0;
         }
         if self.end == self.bytes.len() {
-            if self.end >= LARGEST {
+            if self.end >= MAX_REPLY_BYTES {
                 return Err(io::Error::other("the reply is too long"));
             }
             self.bytes.resize(2 * self.end, 0);
@@ -92,7 +92,7 @@ impl Input {
     }
 
     /// Records that `count` bytes were read into the free space.
-    pub(super) fn filled(&mut self, count: usize) {
+    pub(super) fn add_received(&mut self, count: usize) {
         self.end = (self.end + count).min(self.bytes.len());
     }
 
@@ -113,14 +113,14 @@ impl Input {
                 Ok(Some(value))
             }
             Ok(None) => Ok(None),
-            Err(Malformed) => Err(NotResp::of(&self.bytes[self.start..self.end])),
+            Err(Malformed) => Err(NotResp::error(&self.bytes[self.start..self.end])),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::resp::LINES;
+    use super::super::resp::MAX_LINE_BYTES;
     use super::*;
 
     fn feed(input: &mut Input, mut bytes: &[u8]) {
@@ -128,44 +128,44 @@ mod tests {
             let room = input.room().expect("the buffer must accept more bytes");
             let count = room.len().min(bytes.len());
             room[..count].copy_from_slice(&bytes[..count]);
-            input.filled(count);
+            input.add_received(count);
             bytes = &bytes[count..];
         }
     }
 
     #[test]
     fn input_buffer_shrinks_again_after_a_reply_longer_than_the_buffer() {
-        let long = "x".repeat(10 * BUFFER);
+        let long = "x".repeat(10 * BUFFER_BYTES);
         let mut input = Input::new();
         feed(
             &mut input,
             format!("${}\r\n{long}\r\n+OK\r\n", long.len()).as_bytes(),
         );
-        for wanted in [10 * BUFFER, 2] {
+        for expected_len in [10 * BUFFER_BYTES, 2] {
             let value = input
                 .next()
                 .expect("the reply must be valid RESP")
                 .expect("the reply must be complete");
-            assert_eq!(value.text().map(<[u8]>::len), Some(wanted));
+            assert_eq!(value.text().map(<[u8]>::len), Some(expected_len));
         }
         assert!(input.is_empty());
         input.room().expect("the buffer must accept more bytes");
-        assert_eq!(input.bytes.len(), BUFFER);
+        assert_eq!(input.bytes.len(), BUFFER_BYTES);
     }
 
     #[test]
     fn reply_longer_than_the_limit_is_an_error() {
         let mut input = Input::new();
         let piece = [b'x'; 1 << 10];
-        let fed = (0..2 * LARGEST / piece.len()).find(|_| {
+        let refused_at = (0..2 * MAX_REPLY_BYTES / piece.len()).find(|_| {
             let Ok(room) = input.room() else { return true };
             let count = room.len().min(piece.len());
             room[..count].copy_from_slice(&piece[..count]);
-            input.filled(count);
+            input.add_received(count);
             false
         });
         assert!(
-            fed.is_some(),
+            refused_at.is_some(),
             "the buffer must refuse a reply that never ends"
         );
     }
@@ -180,12 +180,12 @@ mod tests {
         ] {
             let mut input = Input::new();
             feed(&mut input, start.as_bytes());
-            let pieces = 2 * LINES / piece.len();
-            let given_up = (0..pieces).any(|n| {
+            let pieces = 2 * MAX_LINE_BYTES / piece.len();
+            let is_refused = (0..pieces).any(|n| {
                 feed(&mut input, piece.as_bytes());
                 n % 100 == 0 && input.next().is_err()
             });
-            assert!(given_up, "{start:?} {piece:?}");
+            assert!(is_refused, "{start:?} {piece:?}");
         }
     }
 
@@ -193,11 +193,11 @@ mod tests {
     fn output_written_in_parts_is_sent_completely() {
         let mut output = Output::new();
         output.commands().extend_from_slice(b"abc");
-        output.wrote(2);
+        output.mark_written(2);
         output.commands().extend_from_slice(b"de");
-        assert_eq!(output.rest(), b"cde");
-        output.wrote(3);
-        assert_eq!(output.rest(), b"");
+        assert_eq!(output.unwritten(), b"cde");
+        output.mark_written(3);
+        assert_eq!(output.unwritten(), b"");
         assert!(output.commands().is_empty());
     }
 }

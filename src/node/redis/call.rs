@@ -19,15 +19,15 @@ impl<'a> Call<'a> {
         let (_, rest) = line.split_once("call('")?;
         let (command, rest) = rest.split_once('\'')?;
         let first = rest.trim_start_matches([',', ' ']);
-        let starts = |word: &str| {
+        let starts_with = |word: &str| {
             let rest = first.strip_prefix(word);
             rest.is_some_and(|rest| rest.starts_with([',', ')', ' ']))
         };
         let family = Family::ALL.into_iter().find(|family| match family {
-            Family::Lock => starts("key") || first.starts_with("KEYS["),
+            Family::Lock => starts_with("key") || first.starts_with("KEYS["),
             family => {
                 let quoted = first.strip_prefix('\'');
-                starts(family.place().trim_matches(['{', '}']))
+                starts_with(family.place().trim_matches(['{', '}']))
                     || quoted.is_some_and(|name| name.starts_with(family.before()))
             }
         });

@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::conversation::Conversation;
 use super::encode::millis;
 use super::loaded::FENCE_TTL;
-use super::needs::{Names, copied_with, needs, purposes_of_operators, right_to_key};
-use super::refusal::{down, server_fault};
+use super::needs::{Names, keys_to_copy, needs, purposes_of_operators, right_to_key};
+use super::refusal::{connection_fault, server_fault};
 use super::resp::{Command, Value};
 use super::script::{CARRY, RAISE};
 use super::shared::Shared;
@@ -30,29 +30,29 @@ const SECOND: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The largest number of keys that one message to the master reads or writes.
-const TOGETHER: usize = 500;
+const KEYS_PER_MESSAGE: usize = 500;
 
 /// The scan that counts a master's stored values stops when it has found at least this number.
-const MOST_VALUES: usize = 1000;
+const MAX_VALUES_COUNTED: usize = 1000;
 
 /// Connects to the master of `shared`, executes the operator's `order`, and then reads the master's state.
 pub(super) async fn change(shared: &std::sync::Arc<Shared>, order: ChangeOrder) -> ChangeSeen {
     let mut seen = ChangeSeen::default();
-    if let Err(fault) = carried_out(shared, &order, &mut seen).await {
+    if let Err(fault) = execute_order(shared, &order, &mut seen).await {
         seen.fault = Some(fault);
     }
     seen
 }
 
-async fn carried_out(
+async fn execute_order(
     shared: &std::sync::Arc<Shared>,
     order: &ChangeOrder,
     seen: &mut ChangeSeen,
 ) -> Result<(), Fault> {
-    let mut talk = Talk(Conversation::introduce(shared).await?);
+    let mut session = OperatorSession(Conversation::with_hello_only(shared).await?);
     let database = shared.address.target.database;
     if database != 0 {
-        let selected = talk.say(&["SELECT", &database.to_string()]).await;
+        let selected = session.execute(&["SELECT", &database.to_string()]).await;
         // If the order is `Rights`, ignore a refusal of this SELECT: `missing_rights` sends another SELECT, and reports
         // the missing right.
         if !matches!(order, ChangeOrder::Rights { .. }) {
@@ -60,62 +60,63 @@ async fn carried_out(
         }
     }
     // The connection's name is for information only, so ignore an error in the reply.
-    let _ = talk.say(&["CLIENT", "SETNAME", OPERATOR]).await;
+    let _ = session.execute(&["CLIENT", "SETNAME", OPERATOR]).await;
     match order {
         ChangeOrder::Look => {}
-        ChangeOrder::Identify => return talk.identify(seen).await,
+        ChangeOrder::Identify => return session.identify(seen).await,
         ChangeOrder::Rights { scope, keys: None } => {
-            talk.missing_rights(shared, scope, seen).await?;
+            session.missing_rights(shared, scope, seen).await?;
         }
         ChangeOrder::Rights {
             scope,
             keys: Some(keys),
-        } => talk.missing_rights_to(keys, scope, seen).await?,
+        } => session.missing_rights_to(keys, scope, seen).await?,
         ChangeOrder::Raise {
             number,
             print,
             step,
             restores,
         } => {
-            let record = talk.first_record(*restores).await?;
+            let record = session.new_age_record(*restores).await?;
             if *restores {
-                talk.end_clients_without_marker().await?;
+                session.end_clients_without_marker().await?;
             }
             let raise = [
                 "EVALSHA",
-                &talk.load(&with_parts(RAISE.source)).await?,
+                &session.load(&with_parts(RAISE.source)).await?,
                 "1",
                 MASTERS,
                 &number.to_string(),
                 print,
                 &record.to_string(),
             ];
-            talk.say(&raise).await?;
+            session.execute(&raise).await?;
             // Raise the marker before listing the clients. A client names its connection before it reads the marker, so
             // the list then includes every client that has read the old marker.
-            for client in talk.clients().await? {
-                if matches!(client.kind, ClientKind::AtStep(of, _) if of < *step) {
+            for client in session.clients().await? {
+                if matches!(client.kind, ClientKind::AtStep(client_step, _) if client_step < *step)
+                {
                     let id = client.id.to_string();
-                    let killed = talk.say(&["CLIENT", "KILL", "ID", &id]).await?;
+                    let killed = session.execute(&["CLIENT", "KILL", "ID", &id]).await?;
                     seen.ended += usize::from(killed == OwnedValue::Number(1));
                 }
             }
         }
         ChangeOrder::Counters(within) => {
             let within = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
-            let least = talk.time().await?.saturating_sub(within);
-            seen.counters = talk.counters(least).await?;
+            let min_number = session.clock().await?.saturating_sub(within);
+            seen.counters = session.counters(min_number).await?;
         }
-        ChangeOrder::Values => seen.names = talk.names().await?,
-        ChangeOrder::Carry(counters) => seen.owned = talk.carry(counters).await?,
+        ChangeOrder::Values => seen.names = session.value_names().await?,
+        ChangeOrder::Carry(counters) => seen.owned = session.carry(counters).await?,
     }
-    let looked = talk.read_state(seen).await;
-    // If rights are missing, report only the missing rights: they may have caused the error in `looked`.
-    lacking(&seen.missing).map_or(looked, Err)
+    let state_result = session.read_state(seen).await;
+    // If rights are missing, report only the missing rights: they may have caused the error in `state_result`.
+    missing_rights_fault(&seen.missing).map_or(state_result, Err)
 }
 
 /// Returns the fault that names the missing rights of the operator's user; `None` if `missing` is empty.
-fn lacking(missing: &[MissingRight]) -> Option<Fault> {
+fn missing_rights_fault(missing: &[MissingRight]) -> Option<Fault> {
     if missing.is_empty() {
         return None;
     }
@@ -137,32 +138,32 @@ enum OwnedValue {
     Nothing,
     Number(i64),
     Text(Vec<u8>),
-    All(Vec<OwnedValue>),
+    Array(Vec<OwnedValue>),
 }
 
 impl OwnedValue {
-    fn of(value: &Value<'_>) -> Result<Self, Fault> {
+    fn copy_of(value: &Value<'_>) -> Result<Self, Fault> {
         Ok(match value {
             Value::Nil => Self::Nothing,
             Value::Int(number) => Self::Number(*number),
             Value::Simple(text) | Value::Bulk(text) => Self::Text(text.to_vec()),
             Value::Error(error) => return Err(server_fault(error)),
-            Value::Array(all) | Value::Push(all) => {
-                Self::All(all.iter().map(Self::of).collect::<Result<_, _>>()?)
+            Value::Array(values) | Value::Push(values) => {
+                Self::Array(values.iter().map(Self::copy_of).collect::<Result<_, _>>()?)
             }
         })
     }
 
-    fn text(self) -> String {
+    fn into_text(self) -> String {
         match self {
             Self::Text(text) => String::from_utf8_lossy(&text).into_owned(),
             _ => String::new(),
         }
     }
 
-    fn all(self) -> Vec<Self> {
+    fn into_array(self) -> Vec<Self> {
         match self {
-            Self::All(all) => all,
+            Self::Array(values) => values,
             _ => Vec::new(),
         }
     }
@@ -183,38 +184,40 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     value.map(str::trim)
 }
 
-struct Talk(Conversation);
+struct OperatorSession(Conversation);
 
-impl Talk {
-    async fn say(&mut self, words: &[&str]) -> Result<OwnedValue, Fault> {
-        Command::words(self.0.out(), words);
-        let mut said = self.replies(1).await?;
-        said.pop().unwrap_or(Ok(OwnedValue::Nothing))
+impl OperatorSession {
+    async fn execute(&mut self, words: &[&str]) -> Result<OwnedValue, Fault> {
+        Command::write_words(self.0.out(), words);
+        let mut replies = self.replies(1).await?;
+        replies.pop().unwrap_or(Ok(OwnedValue::Nothing))
     }
 
     async fn replies(&mut self, count: usize) -> Result<Vec<Result<OwnedValue, Fault>>, Fault> {
-        let mut said = Vec::with_capacity(count);
-        self.receive(count, |_, value| said.push(OwnedValue::of(value)))
+        let mut replies = Vec::with_capacity(count);
+        self.receive(count, |_, value| replies.push(OwnedValue::copy_of(value)))
             .await?;
-        Ok(said)
+        Ok(replies)
     }
 
-    /// Sends the `count` commands in the output buffer. Calls `each` for each reply, with the index of its command.
+    /// Sends the `count` commands in the output buffer. Calls `handle_reply` for each reply, with the index of its command.
     async fn receive(
         &mut self,
         count: usize,
-        mut each: impl FnMut(usize, &Value<'_>),
+        mut handle_reply: impl FnMut(usize, &Value<'_>),
     ) -> Result<(), Fault> {
-        let exchange = self.0.exchange(count, |index, value| each(index, &value));
+        let exchange = self
+            .0
+            .exchange(count, |index, value| handle_reply(index, &value));
         match tokio::time::timeout(PATIENCE, exchange).await {
-            Ok(replies) => replies.map_err(down),
+            Ok(replies) => replies.map_err(connection_fault),
             Err(_) => Err(Fault::Timeout(PATIENCE)),
         }
     }
 
     /// Loads a script, and returns its SHA1 digest. Operators call scripts with EVALSHA, so they need no right to EVAL.
     async fn load(&mut self, script: &str) -> Result<String, Fault> {
-        Ok(self.say(&["SCRIPT", "LOAD", script]).await?.text())
+        Ok(self.execute(&["SCRIPT", "LOAD", script]).await?.into_text())
     }
 
     /// Checks whether the user may run every command that an operator needs, and adds the missing rights to
@@ -231,14 +234,14 @@ impl Talk {
         let guarded = shared.options.restart_guard != RestartGuard::Off;
         let database = shared.address.target.database;
         let needs = needs(purposes_of_operators(scope, guarded, database != 0));
-        let names = Names::unheard_of(scope, database);
+        let names = Names::unused(scope, database);
         for need in &needs {
             need.write(&names, self.0.out());
         }
         let missing = &mut seen.missing;
         self.receive(needs.len(), |index, value| {
             let need = &needs[index];
-            let Some(right) = need.missing(&scope.prefix, value) else {
+            let Some(right) = need.missing_right(&scope.prefix, value) else {
                 return;
             };
             // If no name prefix is configured, it is not known here which locks are used. So skip the rights to lock
@@ -266,17 +269,17 @@ impl Talk {
         seen: &mut ChangeSeen,
     ) -> Result<(), Fault> {
         let missing = &mut seen.missing;
-        for page in keys.chunks(TOGETHER) {
-            let used: Vec<_> = page.iter().flat_map(|key| copied_with(key)).collect();
-            for (_, key) in &used {
-                Command::of(self.0.out(), 2).arg("PTTL").arg(key);
+        for page in keys.chunks(KEYS_PER_MESSAGE) {
+            let copied_keys: Vec<_> = page.iter().flat_map(|key| keys_to_copy(key)).collect();
+            for (_, key) in &copied_keys {
+                Command::new(self.0.out(), 2).arg("PTTL").arg(key);
                 // A SET with both NX and XX is invalid, so it changes nothing. The server checks the user's rights
                 // first.
-                let mut write = Command::of(self.0.out(), 5);
+                let mut write = Command::new(self.0.out(), 5);
                 write.arg("SET").arg(key).arg("x").arg("NX").arg("XX");
             }
-            self.receive(2 * used.len(), |index, value| {
-                let (family, key) = &used[index / 2];
+            self.receive(2 * copied_keys.len(), |index, value| {
+                let (family, key) = &copied_keys[index / 2];
                 if matches!(value, Value::Error(error) if error.starts_with(b"NOPERM")) {
                     let lock = &key[family.before().len()..];
                     let right = right_to_key(*family, lock, &scope.prefix);
@@ -292,28 +295,28 @@ impl Talk {
     /// before the master lost its memory, and would count its votes as soon as it has a marker again. A client that
     /// connects again finds no marker, or the new age record.
     async fn end_clients_without_marker(&mut self) -> Result<(), Fault> {
-        if self.say(&["GET", MASTERS]).await? != OwnedValue::Nothing {
+        if self.execute(&["GET", MASTERS]).await? != OwnedValue::Nothing {
             return Ok(());
         }
         for client in self.clients().await? {
             if matches!(client.kind, ClientKind::AtStep(..)) {
                 let id = client.id.to_string();
-                self.say(&["CLIENT", "KILL", "ID", &id]).await?;
+                self.execute(&["CLIENT", "KILL", "ID", &id]).await?;
             }
         }
         Ok(())
     }
 
     async fn clients(&mut self) -> Result<Vec<ClientSeen>, Fault> {
-        let list = self.say(&["CLIENT", "LIST"]).await?.text();
+        let list = self.execute(&["CLIENT", "LIST"]).await?.into_text();
         Ok(list.lines().filter_map(ClientSeen::read).collect())
     }
 
     /// The age record to write together with a marker that the master does not have. If the marker was lost
     /// (`restores`), the age is zero. Otherwise it is the uptime of the server: the first marker trusts the uptime once
     /// (docs/protocol.md, "Age records").
-    async fn first_record(&mut self, restores: bool) -> Result<AgeRecord, Fault> {
-        let info = self.say(&["INFO", "server"]).await?.text();
+    async fn new_age_record(&mut self, restores: bool) -> Result<AgeRecord, Fault> {
+        let info = self.execute(&["INFO", "server"]).await?.into_text();
         let uptime = field(&info, "uptime_in_seconds").and_then(numbers::uptime);
         let age = match uptime {
             // The server subtracts two times in whole seconds, so the uptime can be one second too large.
@@ -326,20 +329,20 @@ impl Talk {
     }
 
     /// Reads the clock of the master, in microseconds since 1970.
-    async fn time(&mut self) -> Result<u64, Fault> {
-        let time = self.say(&["TIME"]).await?.all();
-        let time = match &time[..] {
+    async fn clock(&mut self) -> Result<u64, Fault> {
+        let reply = self.execute(&["TIME"]).await?.into_array();
+        let clock = match &reply[..] {
             [OwnedValue::Text(secs), OwnedValue::Text(micros)] => numbers::time(secs, micros),
             _ => None,
         };
-        time.ok_or_else(|| {
+        clock.ok_or_else(|| {
             let why = "the reply to TIME is malformed, or the server's clock is not between 1970 and 2255";
             Fault::Server(why.into())
         })
     }
 
     async fn identify(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
-        let info = self.say(&["INFO", "server"]).await?.text();
+        let info = self.execute(&["INFO", "server"]).await?.into_text();
         let mut lines = info.lines();
         let run = lines.find_map(|line| line.strip_prefix("run_id:"));
         seen.run_id = run.map(|run| run.trim().to_owned());
@@ -347,7 +350,7 @@ impl Talk {
     }
 
     async fn read_state(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
-        let info = self.say(&["INFO"]).await?.text();
+        let info = self.execute(&["INFO"]).await?.into_text();
         let field = |name: &str| field(&info, name).map(str::to_owned);
         seen.run_id = field("run_id");
         let uptime = field("uptime_in_seconds").and_then(|secs| numbers::uptime(&secs));
@@ -355,14 +358,15 @@ impl Talk {
         seen.is_uptime_impossible = uptime.is_some_and(|uptime| !uptime.is_credible);
         let limited = field("maxmemory").is_some_and(|limit| limit != "0");
         seen.eviction = field("maxmemory_policy").filter(|_| limited);
-        let asked = SystemTime::now();
-        let theirs = self.time().await?;
-        let ours = asked.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let ahead = i128::from(theirs / 1000) - i128::try_from(ours.as_millis()).unwrap_or(0);
-        seen.clock_offset_ms = i64::try_from(ahead).ok();
-        seen.mark = match self.say(&["GET", MASTERS]).await {
+        let asked_at = SystemTime::now();
+        let master_micros = self.clock().await?;
+        let own_time = asked_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let offset_ms =
+            i128::from(master_micros / 1000) - i128::try_from(own_time.as_millis()).unwrap_or(0);
+        seen.clock_offset_ms = i64::try_from(offset_ms).ok();
+        seen.mark = match self.execute(&["GET", MASTERS]).await {
             Ok(OwnedValue::Nothing) => None,
-            Ok(marker) => Some(marker.text()),
+            Ok(marker) => Some(marker.into_text()),
             Err(Fault::WrongType) => {
                 let why = format!(
                     "key {MASTERS} holds another type of value (WRONGTYPE): delete this key if no other program needs \
@@ -372,58 +376,58 @@ impl Talk {
             }
             Err(fault) => return Err(fault),
         };
-        seen.values = self.keys(Family::Value, MOST_VALUES).await?.len();
+        seen.values = self.keys(Family::Value, MAX_VALUES_COUNTED).await?.len();
         seen.clients = self.clients().await?;
         Ok(())
     }
 
     /// Reads the keys of the family (lock keys, counters, values and so on). Stops when it has found at least `most`
     /// keys.
-    async fn keys(&mut self, family: Family, most: usize) -> Result<Vec<Vec<u8>>, Fault> {
+    async fn keys(&mut self, family: Family, limit: usize) -> Result<Vec<Vec<u8>>, Fault> {
         let pattern = keys::pattern_of_prefix(family.before().as_bytes());
         let pattern = String::from_utf8_lossy(&pattern).into_owned();
-        let (mut found, mut cursor) = (Vec::new(), "0".to_owned());
+        let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
         loop {
             let page = ["SCAN", &cursor, "MATCH", &pattern, "COUNT", "1000"];
-            let mut page = self.say(&page).await?.all().into_iter();
-            cursor = page.next().map(OwnedValue::text).unwrap_or_default();
-            for key in page.next().map(OwnedValue::all).unwrap_or_default() {
+            let mut reply = self.execute(&page).await?.into_array().into_iter();
+            cursor = reply.next().map(OwnedValue::into_text).unwrap_or_default();
+            for key in reply.next().map(OwnedValue::into_array).unwrap_or_default() {
                 if let OwnedValue::Text(key) = key {
-                    found.push(key);
+                    keys.push(key);
                 }
             }
-            if cursor == "0" || cursor.is_empty() || found.len() >= most {
+            if cursor == "0" || cursor.is_empty() || keys.len() >= limit {
                 // A scan may return a key twice.
-                found.sort_unstable();
-                found.dedup();
-                return Ok(found);
+                keys.sort_unstable();
+                keys.dedup();
+                return Ok(keys);
             }
         }
     }
 
     /// Reads the lock keys under which values are stored.
-    async fn names(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
+    async fn value_names(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         let before = Family::Value.before().as_bytes();
         let keys = self.keys(Family::Value, usize::MAX).await?.into_iter();
-        let names = keys.filter_map(|key| Some(key.strip_prefix(before)?.to_vec()));
-        Ok(names.collect())
+        let value_names = keys.filter_map(|key| Some(key.strip_prefix(before)?.to_vec()));
+        Ok(value_names.collect())
     }
 
     /// Reads the fencing counters whose number is at least `least`. Counters start from the time in microseconds since
     /// 1970, so `least` is such a time.
-    async fn counters(&mut self, least: u64) -> Result<Vec<Counter>, Fault> {
+    async fn counters(&mut self, min_number: u64) -> Result<Vec<Counter>, Fault> {
         let keys = self.keys(Family::Fence, usize::MAX).await?;
-        let mut found = Vec::new();
-        for page in keys.chunks(TOGETHER) {
+        let mut counters = Vec::new();
+        for page in keys.chunks(KEYS_PER_MESSAGE) {
             for key in page {
-                Command::of(self.0.out(), 2).arg("GET").arg(key);
+                Command::new(self.0.out(), 2).arg("GET").arg(key);
             }
-            for (key, said) in page.iter().zip(self.replies(page.len()).await?) {
-                let number = said?.number().filter(|number| *number >= least);
-                found.extend(number.map(|number| (key.clone(), number)));
+            for (key, reply) in page.iter().zip(self.replies(page.len()).await?) {
+                let number = reply?.number().filter(|number| *number >= min_number);
+                counters.extend(number.map(|number| (key.clone(), number)));
             }
         }
-        Ok(found)
+        Ok(counters)
     }
 
     /// Raises each fencing counter to its number in `counters`. A counter that is already larger stays unchanged.
@@ -431,11 +435,11 @@ impl Talk {
     /// If an owner holds the lock, its counter is not raised: all holds of one owner must get the same fencing number.
     /// Returns the key of each such counter, with the value of its lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
-        let carry = self.load(&with_parts(CARRY.source)).await?;
+        let sha = self.load(&with_parts(CARRY.source)).await?;
         let mut owned = Vec::new();
-        for page in counters.chunks(TOGETHER) {
-            let mut command = Command::of(self.0.out(), 3 + 2 * page.len() + 1);
-            command.arg("EVALSHA").arg(&carry).number(page.len() as u64);
+        for page in counters.chunks(KEYS_PER_MESSAGE) {
+            let mut command = Command::new(self.0.out(), 3 + 2 * page.len() + 1);
+            command.arg("EVALSHA").arg(&sha).number(page.len() as u64);
             for (key, _) in page {
                 command.arg(key);
             }
@@ -444,9 +448,9 @@ impl Talk {
                 command.number(*number);
             }
             drop(command);
-            for said in self.replies(1).await? {
-                let said = page.iter().zip(said?.all());
-                owned.extend(said.filter_map(|((key, _), said)| match said {
+            for reply in self.replies(1).await? {
+                let markers = page.iter().zip(reply?.into_array());
+                owned.extend(markers.filter_map(|((key, _), marker)| match marker {
                     OwnedValue::Text(marker) => Some((key.clone(), marker)),
                     _ => None,
                 }));

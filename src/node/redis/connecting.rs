@@ -7,7 +7,7 @@
 
 use std::io;
 
-use super::refusal::down;
+use super::refusal::connection_fault;
 use crate::node::Fault;
 
 /// An event while the client connects.
@@ -52,8 +52,8 @@ struct Row {
     event: Event,
     /// The event as the page describes it.
     #[cfg_attr(not(test), allow(dead_code, reason = "only the page shows this"))]
-    seen: &'static str,
-    passes: bool,
+    observation: &'static str,
+    is_temporary: bool,
     /// The text of the fault: the event and the remedy.
     text: &'static str,
 }
@@ -61,65 +61,65 @@ struct Row {
 static ROWS: [Row; 8] = [
     Row {
         event: Event::Http,
-        seen: "the first answer is HTTP",
-        passes: false,
+        observation: "the first answer is HTTP",
+        is_temporary: false,
         text: "the server speaks HTTP, not the protocol of Redis: correct the host and the port in the URL",
     },
     Row {
         event: Event::Tls,
-        seen: "the first answer is a TLS record, although the URL does not ask for TLS",
-        passes: false,
+        observation: "the first answer is a TLS record, although the URL does not ask for TLS",
+        is_temporary: false,
         text: "the server expects TLS: use rediss:// in the URL",
     },
     Row {
         event: Event::Foreign,
-        seen: "the first answer belongs to another protocol",
-        passes: false,
+        observation: "the first answer belongs to another protocol",
+        is_temporary: false,
         text: "the server does not speak the protocol of Redis: correct the host and the port in the URL",
     },
     Row {
         event: Event::ClosesAtHello,
-        seen: "the server answers GET, but closes two connections in a row when it receives HELLO",
-        passes: false,
+        observation: "the server answers GET, but closes two connections in a row when it receives HELLO",
+        is_temporary: false,
         text: "the server closes the connection in answer to HELLO, as the proxy twemproxy does: name the servers behind \
                the proxy",
     },
     Row {
         event: Event::NoTls,
-        seen: "the URL asks for TLS, and the server answers without TLS",
-        passes: false,
+        observation: "the URL asks for TLS, and the server answers without TLS",
+        is_temporary: false,
         text: "the server does not use TLS: use redis:// in the URL, or turn TLS on at the server",
     },
     Row {
         event: Event::CertificateDate,
-        seen: "the certificate of the server has expired, or is not valid yet",
-        passes: true,
+        observation: "the certificate of the server has expired, or is not valid yet",
+        is_temporary: true,
         text: "renew the certificate of the server, or correct the clock of this machine",
     },
     Row {
         event: Event::Certificate,
-        seen: "the certificate of the server is refused for another reason, and this process had no connection before",
-        passes: false,
+        observation: "the certificate of the server is refused for another reason, and this process had no connection before",
+        is_temporary: false,
         text: "correct the host name in the URL, the CA of this client (ca_file), or the certificate of the server",
     },
     Row {
         event: Event::TlsRefused,
-        seen: "the server refuses the TLS handshake, and this process had no connection before",
-        passes: false,
+        observation: "the server refuses the TLS handshake, and this process had no connection before",
+        is_temporary: false,
         text: "correct the certificate and the key of this client (client_cert, client_key), or the TLS settings of the server",
     },
 ];
 
 impl Event {
-    /// The fault of this event. `said` is the error of TLS, which the text quotes; `None` if there is none.
-    pub(super) fn fault(self, said: Option<&str>) -> Fault {
+    /// The fault of this event. `detail` is the error of TLS, which the text quotes; `None` if there is none.
+    pub(super) fn fault(self, detail: Option<&str>) -> Fault {
         let row = ROWS.iter().find(|row| row.event == self);
-        let (passes, text) = row.map_or((true, ""), |row| (row.passes, row.text));
-        let why = match said {
-            Some(said) => format!("{said}: {text}"),
+        let (is_temporary, text) = row.map_or((true, ""), |row| (row.is_temporary, row.text));
+        let why = match detail {
+            Some(detail) => format!("{detail}: {text}"),
             None => text.to_owned(),
         };
-        if passes {
+        if is_temporary {
             Fault::Down(why.into())
         } else {
             Fault::Unsupported(why.into())
@@ -136,7 +136,7 @@ pub(super) struct NotResp {
 
 impl NotResp {
     /// `bytes` begin with the part of the answer that cannot be parsed.
-    pub(super) fn of(bytes: &[u8]) -> io::Error {
+    pub(super) fn error(bytes: &[u8]) -> io::Error {
         let event = match bytes {
             [b'H', b'T', b'T', b'P', ..] => Event::Http,
             // A TLS alert, or a TLS handshake message.
@@ -147,22 +147,22 @@ impl NotResp {
     }
 }
 
-/// The fault of an error that happened before the first answer on a connection. `met` is the same as in [`broken`].
-pub(super) fn before_first_answer(error: io::Error, met: bool) -> Fault {
-    let foreign = error
+/// The fault of an error that happened before the first answer on a connection. `had_connection` is the same as in [`broken`].
+pub(super) fn before_first_answer(error: io::Error, had_connection: bool) -> Fault {
+    let not_resp = error
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<NotResp>());
-    match foreign.map(|foreign| foreign.event) {
+    match not_resp.map(|not_resp| not_resp.event) {
         Some(event) => event.fault(None),
-        None => broken(error, met),
+        None => broken(error, had_connection),
     }
 }
 
-/// The fault of a connection that cannot be used because of `error`, which may be an error of TLS. `met` is whether this
+/// The fault of a connection that cannot be used because of `error`, which may be an error of TLS. `had_connection` is whether this
 /// process has had a connection to the master before: then certificates are perhaps being replaced, which ends by
 /// itself.
 #[cfg(feature = "tls-rustls")]
-pub(super) fn broken(error: io::Error, met: bool) -> Fault {
+pub(super) fn broken(error: io::Error, had_connection: bool) -> Fault {
     use rustls::{CertificateError, Error};
 
     let event = match error
@@ -176,11 +176,11 @@ pub(super) fn broken(error: io::Error, met: bool) -> Fault {
             | CertificateError::NotValidYet
             | CertificateError::NotValidYetContext { .. },
         )) => Event::CertificateDate,
-        Some(Error::InvalidCertificate(_)) if !met => Event::Certificate,
-        Some(Error::AlertReceived(_)) if !met => Event::TlsRefused,
-        _ => return down(error),
+        Some(Error::InvalidCertificate(_)) if !had_connection => Event::Certificate,
+        Some(Error::AlertReceived(_)) if !had_connection => Event::TlsRefused,
+        _ => return connection_fault(error),
     };
-    match down(error) {
+    match connection_fault(error) {
         Fault::Down(why) => event.fault(Some(&why)),
         fault => fault,
     }
@@ -188,12 +188,12 @@ pub(super) fn broken(error: io::Error, met: bool) -> Fault {
 
 #[cfg(not(feature = "tls-rustls"))]
 pub(super) fn broken(error: io::Error, _: bool) -> Fault {
-    down(error)
+    connection_fault(error)
 }
 
 /// How many connections in a row must be closed in answer to HELLO before the client takes the server for a proxy that
 /// does not know HELLO. A server that ends for another reason closes only one of them.
-const IN_A_ROW: u8 = 2;
+const CLOSES_IN_A_ROW: u8 = 2;
 
 /// Recognizes a server that closes each connection in answer to HELLO.
 ///
@@ -201,9 +201,9 @@ const IN_A_ROW: u8 = 2;
 /// So after a connection was closed before the first answer, the next handshake begins with a **probe**: it sends only
 /// GET, and sends HELLO after the answer.
 #[derive(Debug, Default)]
-pub(super) struct Greeted {
-    probes: bool,
-    closed: u8,
+pub(super) struct HelloHistory {
+    is_probing: bool,
+    closed_count: u8,
 }
 
 /// How far a handshake got before its connection was closed.
@@ -215,24 +215,24 @@ pub(super) enum Progress {
     Greeted,
 }
 
-impl Greeted {
+impl HelloHistory {
     /// Whether the next handshake begins with a probe.
-    pub(super) fn probes(&self) -> bool {
-        self.probes
+    pub(super) fn is_probing(&self) -> bool {
+        self.is_probing
     }
 
     /// Handles the end of a connection during its handshake. Returns the fault of the master.
-    pub(super) fn ended(&mut self, progress: Progress, fault: Fault) -> Fault {
+    pub(super) fn record_end(&mut self, progress: Progress, fault: Fault) -> Fault {
         match (progress, &fault) {
             (Progress::Nothing, Fault::Down(_)) => {
                 *self = Self {
-                    probes: true,
-                    closed: 0,
+                    is_probing: true,
+                    closed_count: 0,
                 }
             }
             (Progress::Probed, Fault::Down(_)) => {
-                self.closed = self.closed.saturating_add(1);
-                if self.closed >= IN_A_ROW {
+                self.closed_count = self.closed_count.saturating_add(1);
+                if self.closed_count >= CLOSES_IN_A_ROW {
                     return Event::ClosesAtHello.fault(None);
                 }
             }
@@ -242,7 +242,7 @@ impl Greeted {
     }
 
     /// Forgets earlier connections, because a handshake succeeded, or because no connection was made.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn reset(&mut self) {
         *self = Self::default();
     }
 }
@@ -253,43 +253,61 @@ mod tests {
 
     #[test]
     fn first_answer_shows_which_other_protocol_a_server_speaks() {
-        for (bytes, said) in [
+        for (bytes, expected) in [
             (&b"HTTP/1.1 400 Bad Request\r\n"[..], "HTTP"),
             (b"\x15\x03\x03\x00\x02\x02\x46", "rediss://"),
             (b"\x16\x03\x01", "rediss://"),
             (b"SSH-2.0-OpenSSH_9.6\r\n", "does not speak"),
             (b"\x15\x07", "does not speak"),
         ] {
-            let fault = before_first_answer(NotResp::of(bytes), false);
+            let fault = before_first_answer(NotResp::error(bytes), false);
             assert!(!fault.passes_by_itself(), "{fault}");
-            assert!(fault.to_string().contains(said), "{fault}");
+            assert!(fault.to_string().contains(expected), "{fault}");
         }
-        let closed = io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed");
-        assert!(before_first_answer(closed, false).passes_by_itself());
+        let closed_error = io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed");
+        assert!(before_first_answer(closed_error, false).passes_by_itself());
     }
 
     #[test]
     fn only_a_server_that_answers_the_probe_and_closes_at_hello_counts_as_a_proxy() {
-        let closed = || Fault::Down("connection closed".into());
-        let mut proxy = Greeted::default();
-        assert!(!proxy.probes());
-        assert_eq!(proxy.ended(Progress::Nothing, closed()), closed());
-        assert!(proxy.probes());
-        assert_eq!(proxy.ended(Progress::Probed, closed()), closed());
-        let fault = proxy.ended(Progress::Probed, closed());
+        let closed_fault = || Fault::Down("connection closed".into());
+        let mut proxy = HelloHistory::default();
+        assert!(!proxy.is_probing());
+        assert_eq!(
+            proxy.record_end(Progress::Nothing, closed_fault()),
+            closed_fault()
+        );
+        assert!(proxy.is_probing());
+        assert_eq!(
+            proxy.record_end(Progress::Probed, closed_fault()),
+            closed_fault()
+        );
+        let fault = proxy.record_end(Progress::Probed, closed_fault());
         assert!(fault.to_string().contains("twemproxy"), "{fault}");
         assert!(!fault.passes_by_itself());
         // A load balancer without a server behind it closes the probe as well.
-        let mut down = Greeted::default();
+        let mut unreachable = HelloHistory::default();
         for _ in 0..10 {
-            assert_eq!(down.ended(Progress::Nothing, closed()), closed());
+            assert_eq!(
+                unreachable.record_end(Progress::Nothing, closed_fault()),
+                closed_fault()
+            );
         }
         // Any other end between two closed connections begins again.
-        assert_eq!(down.ended(Progress::Probed, closed()), closed());
-        assert_eq!(down.ended(Progress::Nothing, closed()), closed());
-        assert_eq!(down.ended(Progress::Probed, closed()), closed());
-        down.forget();
-        assert!(!down.probes());
+        assert_eq!(
+            unreachable.record_end(Progress::Probed, closed_fault()),
+            closed_fault()
+        );
+        assert_eq!(
+            unreachable.record_end(Progress::Nothing, closed_fault()),
+            closed_fault()
+        );
+        assert_eq!(
+            unreachable.record_end(Progress::Probed, closed_fault()),
+            closed_fault()
+        );
+        unreachable.reset();
+        assert!(!unreachable.is_probing());
     }
 
     #[test]
@@ -300,8 +318,8 @@ mod tests {
             .split_once("## While a client connects to Redis\n")
             .expect("a section");
         let section = section.split("\n## ").next().unwrap_or_default();
-        let shown = section.lines().filter(|line| line.starts_with("| "));
-        let shown: Vec<&str> = shown.skip(1).collect();
+        let page_rows = section.lines().filter(|line| line.starts_with("| "));
+        let page_rows: Vec<&str> = page_rows.skip(1).collect();
         let row = |row: &Row| {
             let fault = row.event.fault(None);
             let waits = if fault.passes_by_itself() {
@@ -311,14 +329,14 @@ mod tests {
             };
             format!(
                 "| {} | {} | {waits} | {} |",
-                row.seen,
+                row.observation,
                 fault.kind(),
                 row.text
             )
         };
         let rows: Vec<String> = ROWS.iter().map(row).collect();
         assert_eq!(
-            shown,
+            page_rows,
             rows,
             "docs/refusals.md must show:\n{}",
             rows.join("\n")

@@ -5,10 +5,10 @@ use std::io;
 use std::task::Poll;
 
 use super::buffers::{Input, Output};
-use super::connecting::{Greeted, Progress, before_first_answer, broken};
+use super::connecting::{HelloHistory, Progress, before_first_answer, broken};
 use super::dial::dial;
-use super::handshake::{Handshake, Negotiated, Step, hello, hello_answer};
-use super::refusal::down;
+use super::handshake::{Handshake, Negotiated, Step, check_hello_reply, write_hello};
+use super::refusal::connection_fault;
 use super::resp::Value;
 use super::shared::Shared;
 use super::socket::Socket;
@@ -16,7 +16,7 @@ use crate::node::Fault;
 use crate::protocol::instant::Instant;
 
 /// How many connections are opened to find out whether a server that closes them is a proxy.
-const TRIES: usize = 3;
+const CONNECT_TRIES: usize = 3;
 
 pub(super) struct Conversation {
     socket: Socket,
@@ -30,55 +30,63 @@ impl Conversation {
     ///
     /// If the server closes the connection before it answers, connects again, to find out whether it is a proxy that
     /// does not know HELLO.
-    pub(super) async fn begin(
+    pub(super) async fn with_handshake(
         shared: &std::sync::Arc<Shared>,
     ) -> Result<(Self, Negotiated), Fault> {
-        let mut greeted = Greeted::default();
-        let mut first = None;
-        for _ in 0..TRIES {
-            match Self::shake_hands(shared, &mut greeted).await {
-                Ok(done) => return Ok(done),
-                Err(fault) if !fault.passes_by_itself() || !greeted.probes() => return Err(fault),
-                Err(fault) => drop(first.get_or_insert(fault)),
+        let mut hello_history = HelloHistory::default();
+        let mut first_fault = None;
+        for _ in 0..CONNECT_TRIES {
+            match Self::shake_hands(shared, &mut hello_history).await {
+                Ok(result) => return Ok(result),
+                Err(fault) if !fault.passes_by_itself() || !hello_history.is_probing() => {
+                    return Err(fault);
+                }
+                Err(fault) => drop(first_fault.get_or_insert(fault)),
             }
         }
-        Err(first.unwrap_or(Fault::Stalled))
+        Err(first_fault.unwrap_or(Fault::Stalled))
     }
 
     async fn shake_hands(
         shared: &std::sync::Arc<Shared>,
-        greeted: &mut Greeted,
+        hello_history: &mut HelloHistory,
     ) -> Result<(Self, Negotiated), Fault> {
-        let mut talk = Self::dial(shared).await?;
-        let mut handshake = Handshake::begin(shared, greeted.probes(), talk.out());
-        let done = in_time(shared, async {
+        let mut conversation = Self::dial(shared).await?;
+        let mut handshake =
+            Handshake::begin(shared, hello_history.is_probing(), conversation.out());
+        let result = within_connect_timeout(shared, async {
             loop {
                 let progress = handshake.progress();
-                let said = talk.reply(|value| handshake.note(shared, &value, Instant::now()));
-                let met = shared.acquaintance.is_met();
-                let step = said.await.map_err(|error| match progress {
-                    Progress::Nothing => before_first_answer(error, met),
-                    Progress::Probed | Progress::Greeted => broken(error, met),
+                let step_result = conversation
+                    .receive_reply(|value| handshake.handle_reply(shared, &value, Instant::now()));
+                let had_connection = shared.run_history.has_connected();
+                let step = step_result.await.map_err(|error| match progress {
+                    Progress::Nothing => before_first_answer(error, had_connection),
+                    Progress::Probed | Progress::Greeted => broken(error, had_connection),
                 });
-                let done = match step?? {
-                    Step::Waits => false,
+                let is_finished = match step?? {
+                    Step::Waiting => false,
                     Step::Probed => {
-                        handshake.greet(shared, talk.out());
+                        handshake.write_first_message(shared, conversation.out());
                         false
                     }
-                    Step::Turns => !handshake.turn(shared, talk.out(), Instant::now())?,
+                    Step::FirstMessageAnswered => !handshake.write_second_message(
+                        shared,
+                        conversation.out(),
+                        Instant::now(),
+                    )?,
                     Step::Done => true,
                 };
-                if done {
+                if is_finished {
                     return Ok(());
                 }
             }
         });
-        match done.await {
-            Ok(()) => Ok((talk, handshake.done())),
+        match result.await {
+            Ok(()) => Ok((conversation, handshake.into_negotiated())),
             Err(fault) => {
-                let fault = greeted.ended(handshake.progress(), fault);
-                shared.count_unanswered(greeted.probes());
+                let fault = hello_history.record_end(handshake.progress(), fault);
+                shared.count_unanswered(hello_history.is_probing());
                 Err(fault)
             }
         }
@@ -86,19 +94,21 @@ impl Conversation {
 
     /// Connects and authenticates, without the rest of the handshake. So this also works if the server refuses another
     /// command of the handshake.
-    pub(super) async fn introduce(shared: &std::sync::Arc<Shared>) -> Result<Self, Fault> {
-        let mut talk = Self::dial(shared).await?;
-        in_time(shared, async {
-            hello(shared, talk.out());
-            talk.next(|value| hello_answer(shared, &value)).await??;
-            Ok(talk)
+    pub(super) async fn with_hello_only(shared: &std::sync::Arc<Shared>) -> Result<Self, Fault> {
+        let mut conversation = Self::dial(shared).await?;
+        within_connect_timeout(shared, async {
+            write_hello(shared, conversation.out());
+            conversation
+                .next_reply(|value| check_hello_reply(shared, &value))
+                .await??;
+            Ok(conversation)
         })
         .await
     }
 
     async fn dial(shared: &std::sync::Arc<Shared>) -> Result<Self, Fault> {
         Ok(Self {
-            socket: in_time(shared, dial(shared.clone())).await?,
+            socket: within_connect_timeout(shared, dial(shared.clone())).await?,
             output: Output::new(),
             input: Input::new(),
         })
@@ -109,51 +119,53 @@ impl Conversation {
         self.output.commands()
     }
 
-    /// Sends the buffer, and passes the next `count` replies to `each`. A push counts as a reply only if it confirms a
+    /// Sends the buffer, and passes the next `count` replies to `handle_reply`. A push counts as a reply only if it confirms a
     /// subscription; all other pushes are skipped.
     pub(super) async fn exchange(
         &mut self,
         count: usize,
-        mut each: impl FnMut(usize, Value<'_>),
+        mut handle_reply: impl FnMut(usize, Value<'_>),
     ) -> io::Result<()> {
-        let mut seen = 0;
-        while seen < count {
-            let reply = |value: Value<'_>| {
-                if !matches!(&value, Value::Push(push) if !subscribes(push)) {
-                    each(seen, value);
-                    seen += 1;
+        let mut handled = 0;
+        while handled < count {
+            let handle_one = |value: Value<'_>| {
+                if !matches!(&value, Value::Push(push) if !is_subscription_reply(push)) {
+                    handle_reply(handled, value);
+                    handled += 1;
                 }
                 Ok::<_, Fault>(())
             };
-            let _never_fails = self.reply(reply).await?;
+            let _never_fails = self.receive_reply(handle_one).await?;
         }
         Ok(())
     }
 
-    async fn next<T>(
+    async fn next_reply<T>(
         &mut self,
-        take: impl FnOnce(Value<'_>) -> Result<T, Fault>,
+        handle: impl FnOnce(Value<'_>) -> Result<T, Fault>,
     ) -> Result<Result<T, Fault>, Fault> {
-        self.reply(take).await.map_err(down)
+        self.receive_reply(handle).await.map_err(connection_fault)
     }
 
     /// Sends the buffer, and waits for one reply or push.
-    async fn reply<T>(&mut self, take: impl FnOnce(Value<'_>) -> T) -> io::Result<T> {
-        let mut take = Some(take);
+    async fn receive_reply<T>(&mut self, handle: impl FnOnce(Value<'_>) -> T) -> io::Result<T> {
+        let mut handle = Some(handle);
         std::future::poll_fn(|cx| {
             // Read even if writing failed: an error that the server sent explains the failure best.
-            let wrote = self.socket.poll_write(&mut self.output, cx);
+            let write_result = self.socket.poll_write(&mut self.output, cx);
             loop {
                 if let Some(value) = self.input.next()? {
-                    let take = take.take().expect("a completed future must not be polled");
-                    return Poll::Ready(Ok(take(value)));
+                    let handle = handle
+                        .take()
+                        .expect("a completed future must not be polled");
+                    return Poll::Ready(Ok(handle(value)));
                 }
                 match self.socket.poll_read(&mut self.input, cx)? {
                     Poll::Ready(()) => {}
                     Poll::Pending => break,
                 }
             }
-            match wrote {
+            match write_result {
                 Ok(()) => Poll::Pending,
                 Err(error) => Poll::Ready(Err(error)),
             }
@@ -162,16 +174,16 @@ impl Conversation {
     }
 }
 
-fn subscribes(push: &[Value<'_>]) -> bool {
+fn is_subscription_reply(push: &[Value<'_>]) -> bool {
     let kind = push.first().and_then(Value::text);
     matches!(kind, Some(b"subscribe" | b"unsubscribe"))
 }
 
-async fn in_time<T>(
+async fn within_connect_timeout<T>(
     shared: &Shared,
     work: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
     let limit = shared.options.connect_timeout;
-    let done = tokio::time::timeout(limit, work).await;
-    done.unwrap_or_else(|_| Err(Fault::NoConnection(limit)))
+    let result = tokio::time::timeout(limit, work).await;
+    result.unwrap_or_else(|_| Err(Fault::NoConnection(limit)))
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::refusal::refused;
+use super::refusal::reply_fault;
 use super::resp::Value;
 use super::script::Script;
 use crate::node::actor::trust::Memory;
@@ -37,15 +37,18 @@ pub(super) fn decode(
     memory: &Memory,
 ) -> Result<Answer, NoAnswer> {
     if let Value::Error(error) = value {
-        return Err(NoAnswer::Fault(refused(Script::of(request), error)));
+        return Err(NoAnswer::Fault(reply_fault(
+            Script::for_request(request),
+            error,
+        )));
     }
     let shape = shape_of_reply(request);
     // Match the request together with the form of the reply. Every other combination is malformed.
     Ok(match (request, value) {
         (Request::Acquire { claim, .. }, value) => match shape {
-            Shape::Plain => acquired(claim, value)?,
-            Shape::Group(_) => claimed(value)?,
-            Shape::Permit(permit) => permitted(permit, value)?,
+            Shape::Plain => acquire_answer(claim, value)?,
+            Shape::Group(_) => claim_answer(value)?,
+            Shape::Permit(permit) => permit_answer(permit, value)?,
         },
         (Request::Confirm { .. } | Request::Read { .. }, Value::Int(0)) => Answer::NotOurs,
         (Request::Confirm { .. }, Value::Int(1)) => Answer::Confirmed,
@@ -58,27 +61,34 @@ pub(super) fn decode(
         {
             Answer::Released(*deleted > 0)
         }
-        (Request::Extend { items }, Value::Bulk(said))
-            if said.len() == items.iter().map(|item| item.claim.keys().count()).sum() =>
+        (Request::Extend { items }, Value::Bulk(reply))
+            if reply.len() == items.iter().map(|item| item.claim.keys().count()).sum() =>
         {
-            let said = said.iter().copied().map(extended).collect::<Option<_>>();
-            Answer::Extended(said.ok_or_else(NoAnswer::malformed)?)
+            let results = reply
+                .iter()
+                .copied()
+                .map(extended_from_digit)
+                .collect::<Option<_>>();
+            Answer::Extended(results.ok_or_else(NoAnswer::malformed)?)
         }
-        (Request::Extend { items }, Value::Array(said))
-            if said.len() == items.iter().map(|item| item.claim.keys().count()).sum() =>
+        (Request::Extend { items }, Value::Array(reply))
+            if reply.len() == items.iter().map(|item| item.claim.keys().count()).sum() =>
         {
-            let each = |said: &Value<'_>| match said {
-                Value::Bulk([digit]) => extended(*digit),
-                Value::Error(error) => Some(Extended::Unknown(refused(Script::of(request), error))),
+            let decode_element = |element: &Value<'_>| match element {
+                Value::Bulk([digit]) => extended_from_digit(*digit),
+                Value::Error(error) => Some(Extended::Unknown(reply_fault(
+                    Script::for_request(request),
+                    error,
+                ))),
                 _ => None,
             };
-            let said = said.iter().map(each).collect::<Option<_>>();
-            Answer::Extended(said.ok_or_else(NoAnswer::malformed)?)
+            let results = reply.iter().map(decode_element).collect::<Option<_>>();
+            Answer::Extended(results.ok_or_else(NoAnswer::malformed)?)
         }
-        (Request::Look { .. } | Request::Break { .. }, Value::Array(state)) => {
+        (Request::Status { .. } | Request::Break { .. }, Value::Array(state)) => {
             Answer::State(key_state(state).ok_or_else(NoAnswer::malformed)?)
         }
-        (Request::Read { .. }, Value::Array(found)) => value_read(found, memory)?,
+        (Request::Read { .. }, Value::Array(reply)) => read_answer(reply, memory)?,
         (Request::Write { .. }, Value::Int(1)) => {
             let run = memory.run.clone();
             Answer::Written { run }
@@ -86,10 +96,12 @@ pub(super) fn decode(
         (Request::Read { .. } | Request::Write { .. }, Value::Int(above)) => {
             Answer::CounterAbove(counter(*above)?)
         }
-        (Request::Note { items }, Value::Bulk(said)) => {
-            noted(items, said).ok_or_else(NoAnswer::malformed)?
+        (Request::Note { items }, Value::Bulk(reply)) => {
+            note_answer(items, reply).ok_or_else(NoAnswer::malformed)?
         }
-        (Request::List { .. }, Value::Array(all)) => listed(all).ok_or_else(NoAnswer::malformed)?,
+        (Request::List { .. }, Value::Array(page)) => {
+            list_answer(page).ok_or_else(NoAnswer::malformed)?
+        }
         (Request::Watch { .. }, Value::Push(_)) => Answer::Watching,
         _ => return Err(NoAnswer::malformed()),
     })
@@ -105,14 +117,14 @@ pub(super) fn shape_of_reply(request: &Request) -> &Shape {
 }
 
 /// Decodes the reply to an acquire of a plain lock.
-pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
+pub(super) fn acquire_answer(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     let queued = matches!(claim.fairness(), Fairness::Fair(_));
     match value {
-        Value::Int(granted) if claim.fenced() || queued => {
-            let counter = Some(counter(*granted)?);
+        Value::Int(number) if claim.fenced() || queued => {
+            let counter = Some(counter(*number)?);
             return Ok(Answer::Granted { counter });
         }
-        Value::Array(refused) if queued => {
+        Value::Array(refusal) if queued => {
             if let [
                 ttl @ Value::Int(_),
                 Value::Int(_),
@@ -120,16 +132,16 @@ pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAns
                 Value::Bulk(_),
                 // The fifth element, the note of the lock's holder, is optional.
                 ..,
-            ] = &refused[..]
-                && refused.len() <= 5
+            ] = &refusal[..]
+                && refusal.len() <= 5
             {
-                let (ttl_left, line) = (as_millis(ttl), Some(Box::new(line(refused))));
+                let (ttl_left, line) = (ttl_of(ttl), Some(Box::new(queue_info(refusal))));
                 return Ok(Answer::Refused { ttl_left, line });
             }
         }
-        Value::Array(refused) if claim.fenced() => {
-            if let [ttl @ Value::Int(_), Value::Int(_)] = &refused[..] {
-                let (ttl_left, line) = (as_millis(ttl), None);
+        Value::Array(refusal) if claim.fenced() => {
+            if let [ttl @ Value::Int(_), Value::Int(_)] = &refusal[..] {
+                let (ttl_left, line) = (ttl_of(ttl), None);
                 return Ok(Answer::Refused { ttl_left, line });
             }
         }
@@ -146,19 +158,19 @@ pub(super) fn acquired(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAns
 }
 
 /// Decodes the reply to an acquire of a semaphore's slot.
-fn permitted(permit: &Permit, value: &Value<'_>) -> Result<Answer, NoAnswer> {
+fn permit_answer(permit: &Permit, value: &Value<'_>) -> Result<Answer, NoAnswer> {
     match value {
-        Value::Int(granted) => {
-            let counter = Some(counter(*granted)?);
+        Value::Int(number) => {
+            let counter = Some(counter(*number)?);
             Ok(Answer::Granted { counter })
         }
-        Value::Array(refused) => {
+        Value::Array(refusal) => {
             let [
                 Value::Bulk(free),
                 ttl @ Value::Int(_),
                 Value::Int(ahead @ 0..),
                 Value::Int(ticket @ 0..),
-            ] = &refused[..]
+            ] = &refusal[..]
             else {
                 return Err(NoAnswer::malformed());
             };
@@ -169,7 +181,7 @@ fn permitted(permit: &Permit, value: &Value<'_>) -> Result<Answer, NoAnswer> {
                 free: free_slots(permit, free).ok_or_else(NoAnswer::malformed)?,
                 note: None,
             };
-            let (ttl_left, line) = (as_millis(ttl), Some(Box::new(line)));
+            let (ttl_left, line) = (ttl_of(ttl), Some(Box::new(line)));
             Ok(Answer::Refused { ttl_left, line })
         }
         _ => Err(NoAnswer::malformed()),
@@ -191,15 +203,15 @@ fn free_slots(permit: &Permit, digits: &[u8]) -> Option<u64> {
 }
 
 /// Decodes the reply to an acquire of a group.
-fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
+fn claim_answer(value: &Value<'_>) -> Result<Answer, NoAnswer> {
     match value {
-        Value::Int(granted) => {
-            let counter = Some(counter(*granted)?);
+        Value::Int(number) => {
+            let counter = Some(counter(*number)?);
             Ok(Answer::Granted { counter })
         }
-        Value::Array(refused)
+        Value::Array(refusal)
             if matches!(
-                &refused[..],
+                &refusal[..],
                 [
                     Value::Int(_),
                     Value::Int(_),
@@ -209,9 +221,9 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
                     // The sixth element is optional: the note of the holder of the lock that refused the group.
                     ..
                 ]
-            ) && refused.len() <= 6 =>
+            ) && refusal.len() <= 6 =>
         {
-            let (ttl_left, line) = (as_millis(&refused[0]), Some(Box::new(line(refused))));
+            let (ttl_left, line) = (ttl_of(&refusal[0]), Some(Box::new(queue_info(refusal))));
             Ok(Answer::Refused { ttl_left, line })
         }
         _ => Err(NoAnswer::malformed()),
@@ -220,21 +232,21 @@ fn claimed(value: &Value<'_>) -> Result<Answer, NoAnswer> {
 
 /// Decodes a fencing counter. The scripts return only numbers from 1 to 2^53. Any other number is malformed, and must
 /// not become a token.
-pub(super) fn counter(said: i64) -> Result<u64, NoAnswer> {
-    numbers::counter(said).ok_or_else(|| {
-        let why = format!("an impossible fencing counter: {said}");
+pub(super) fn counter(number: i64) -> Result<u64, NoAnswer> {
+    numbers::counter(number).ok_or_else(|| {
+        let why = format!("an impossible fencing counter: {number}");
         NoAnswer::Malformed(Fault::Server(why.into()))
     })
 }
 
 /// Decodes the reply to the script READ: the stored value of a lock, and the master's clock.
-fn value_read(found: &[Value<'_>], memory: &Memory) -> Result<Answer, NoAnswer> {
-    let [text, Value::Int(clock)] = found else {
+fn read_answer(reply: &[Value<'_>], memory: &Memory) -> Result<Answer, NoAnswer> {
+    let [text, Value::Int(clock)] = reply else {
         return Err(NoAnswer::malformed());
     };
     Ok(Answer::Value {
         run: memory.run.clone(),
-        stored: stored(text, memory)?,
+        stored: stored_value(text, memory)?,
         clock: numbers::clock(*clock),
     })
 }
@@ -242,8 +254,8 @@ fn value_read(found: &[Value<'_>], memory: &Memory) -> Result<Answer, NoAnswer> 
 /// Decodes the stored value of a lock. Its format is `NUMBER RUN BYTES`: the fencing token of the writer, the id of the
 /// server run (the time from one start of the server to its end) in which the value was written, and the content.
 /// `None` if no value is stored.
-fn stored(found: &Value<'_>, memory: &Memory) -> Result<Option<StoredValue>, NoAnswer> {
-    let text = match found {
+fn stored_value(reply: &Value<'_>, memory: &Memory) -> Result<Option<StoredValue>, NoAnswer> {
+    let text = match reply {
         Value::Nil => return Ok(None),
         Value::Bulk(text) => text,
         _ => return Err(NoAnswer::malformed()),
@@ -261,7 +273,7 @@ fn stored(found: &Value<'_>, memory: &Memory) -> Result<Option<StoredValue>, NoA
 }
 
 /// Decodes one digit of the reply to the script EXTEND or KEEP: the result for one lock. `None` for an unknown digit.
-pub(super) fn extended(digit: u8) -> Option<Extended> {
+pub(super) fn extended_from_digit(digit: u8) -> Option<Extended> {
     Some(match digit {
         b'0' => Extended::NotOurs,
         b'1' => Extended::Kept,
@@ -274,19 +286,19 @@ pub(super) fn extended(digit: u8) -> Option<Extended> {
 }
 
 /// Decodes the state of the queue from the refusal of a fair acquire.
-fn line(refused: &[Value<'_>]) -> QueueInfo {
-    let number = |index: usize| match refused.get(index) {
+fn queue_info(refusal: &[Value<'_>]) -> QueueInfo {
+    let number_at = |index: usize| match refusal.get(index) {
         Some(Value::Int(number)) => u64::try_from(*number).unwrap_or(0),
         _ => 0,
     };
-    let holder = match refused.get(3) {
+    let holder = match refusal.get(3) {
         Some(Value::Bulk(value)) if !value.is_empty() => Some(value.to_vec()),
         _ => None,
     };
     QueueInfo {
-        ahead: number(1),
-        ticket: number(2),
-        note: note(refused.get(4..).and_then(<[_]>::last), holder.as_deref()),
+        ahead: number_at(1),
+        ticket: number_at(2),
+        note: read_note(refusal.get(4..).and_then(<[_]>::last), holder.as_deref()),
         holder,
         free: 0,
     }
@@ -294,7 +306,7 @@ fn line(refused: &[Value<'_>]) -> QueueInfo {
 
 /// Decodes the note of a lock. `holder` is the value of the lock key. `None` if there is no readable note, or if the
 /// note belongs to another holder.
-fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
+fn read_note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
     match note {
         Some(Value::Bulk(note)) => Note::read(note, holder?),
         _ => None,
@@ -303,18 +315,18 @@ fn note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
 
 /// Decodes the reply to the script NOTE: for each lock, whether its note was written. For a lock on several keys, the
 /// result is true only if the note was written for every key. `None` if the reply is malformed.
-fn noted(items: &[NoteItem], mut said: &[u8]) -> Option<Answer> {
+fn note_answer(items: &[NoteItem], mut digits: &[u8]) -> Option<Answer> {
     let mut written = Vec::with_capacity(items.len());
     for item in items {
-        let (digits, rest) = said.split_at_checked(item.claim.keys().count())?;
-        written.push(digits.iter().all(|digit| *digit == b'1'));
-        said = rest;
+        let (item_digits, rest) = digits.split_at_checked(item.claim.keys().count())?;
+        written.push(item_digits.iter().all(|digit| *digit == b'1'));
+        digits = rest;
     }
-    said.is_empty().then_some(Answer::Noted(written))
+    digits.is_empty().then_some(Answer::Noted(written))
 }
 
 /// Decodes one page of keys, and the cursor of the next page. `None` if the reply is malformed.
-fn listed(page: &[Value<'_>]) -> Option<Answer> {
+fn list_answer(page: &[Value<'_>]) -> Option<Answer> {
     let [cursor, Value::Array(keys)] = page else {
         return None;
     };
@@ -326,22 +338,22 @@ fn listed(page: &[Value<'_>]) -> Option<Answer> {
     })
 }
 
-/// Decodes the state of a lock from the reply of the script LOOK or BREAK. `None` if the reply is malformed.
+/// Decodes the state of a lock from the reply of the script STATUS or BREAK. `None` if the reply is malformed.
 fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
-    let (holder, ttl, counter, line, lives, said) = match state {
+    let (holder, ttl, counter, queue, ttls, extra) = match state {
         [
             holder,
             ttl,
             counter,
-            Value::Array(line),
-            Value::Array(lives),
-            said @ ..,
-        ] => (holder, ttl, counter, &line[..], &lives[..], said),
+            Value::Array(queue),
+            Value::Array(ttls),
+            extra @ ..,
+        ] => (holder, ttl, counter, &queue[..], &ttls[..], extra),
         // The reply to BREAK does not contain the queue.
-        [holder, ttl, counter, said @ ..] => (holder, ttl, counter, &[][..], &[][..], said),
+        [holder, ttl, counter, extra @ ..] => (holder, ttl, counter, &[][..], &[][..], extra),
         _ => return None,
     };
-    if said.len() > 1 {
+    if extra.len() > 1 {
         return None;
     }
     let text = |value: &Value<'_>| match value {
@@ -350,54 +362,57 @@ fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
         _ => None,
     };
     let (holder, counter) = (text(holder)?, text(counter)?);
-    let holds = match said.first() {
-        Some(Value::Array(said)) => said.chunks(3).map(hold).collect::<Option<_>>()?,
+    let holds = match extra.first() {
+        Some(Value::Array(holds)) => holds.chunks(3).map(read_hold).collect::<Option<_>>()?,
         _ => Vec::new(),
     };
     Some(KeyState {
-        note: note(said.first(), holder.as_deref()),
-        term: said.first().and_then(|said| term(said, holder.as_deref())),
+        note: read_note(extra.first(), holder.as_deref()),
+        term: extra
+            .first()
+            .and_then(|note| read_term(note, holder.as_deref())),
         holds,
         holder,
-        ttl_left: as_millis(ttl),
+        ttl_left: ttl_of(ttl),
         counter: counter.and_then(|text| numbers::whole(&text)),
-        queue: line.iter().zip(lives).map(waiter).collect::<Option<_>>()?,
+        queue: queue
+            .iter()
+            .zip(ttls)
+            .map(read_waiter)
+            .collect::<Option<_>>()?,
     })
 }
 
 /// Decodes the leader's term from the holder's note. `holder` is the value of the lock key. `None` if the note is
 /// missing or contains no term.
-fn term(said: &Value<'_>, holder: Option<&[u8]>) -> Option<u64> {
-    match said {
+fn read_term(reply: &Value<'_>, holder: Option<&[u8]>) -> Option<u64> {
+    match reply {
         Value::Bulk(note) => Note::term(note, holder?),
         _ => None,
     }
 }
 
 /// Decodes one of the holds that share a lock: its value, its remaining TTL, and its note. `None` if it is malformed.
-fn hold(said: &[Value<'_>]) -> Option<Hold> {
-    let [Value::Bulk(value), lives @ Value::Int(_), said] = said else {
+fn read_hold(elements: &[Value<'_>]) -> Option<Hold> {
+    let [Value::Bulk(value), ttl @ Value::Int(_), note] = elements else {
         return None;
     };
     Some(Hold {
         value: value.to_vec(),
-        lives: as_millis(lives).unwrap_or_default(),
-        note: note(Some(said), Some(value)),
+        lives: ttl_of(ttl).unwrap_or_default(),
+        note: read_note(Some(note), Some(value)),
     })
 }
 
 /// Decodes one waiter in the queue: its id, and how long it keeps its place without another heartbeat. `None` if it is
 /// malformed.
-fn waiter((id, lives): (&Value<'_>, &Value<'_>)) -> Option<Waiter> {
+fn read_waiter((id, ttl): (&Value<'_>, &Value<'_>)) -> Option<Waiter> {
     let id = String::from_utf8_lossy(id.text()?).into_owned();
-    Some(Waiter::new(
-        plain(&id),
-        as_millis(lives).unwrap_or_default(),
-    ))
+    Some(Waiter::new(plain(&id), ttl_of(ttl).unwrap_or_default()))
 }
 
 /// Decodes the reply to PTTL. A negative reply gives `None`: the key does not exist or has no expiry.
-fn as_millis(value: &Value<'_>) -> Option<Duration> {
+fn ttl_of(value: &Value<'_>) -> Option<Duration> {
     match value {
         Value::Int(ms) => numbers::ttl(*ms),
         _ => None,

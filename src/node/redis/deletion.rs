@@ -24,7 +24,7 @@ pub(super) enum Deletion {
 impl Deletion {
     /// Chooses how a new connection executes releases. `valkey` is the server's Valkey version; `None` for other
     /// servers. Valkey also reports a Redis version, which only shows compatibility and is ignored.
-    pub(super) fn of(valkey: Option<&str>) -> Self {
+    pub(super) fn for_version(valkey: Option<&str>) -> Self {
         let major = valkey.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
         if major.is_some_and(|major| major >= 9) {
             Self::Untried
@@ -39,23 +39,23 @@ impl Deletion {
         self == Self::DelIfEq && write(request, out)
     }
 
-    /// If no trial was sent before, appends one to `out`: the first release in `written` that DELIFEQ can execute.
+    /// If no trial was sent before, appends one to `out`: the first release in `requests` that DELIFEQ can execute.
     /// Returns whether a trial was appended.
-    pub(super) fn try_behind<'a>(
+    pub(super) fn write_trial<'a>(
         &mut self,
-        mut written: impl Iterator<Item = &'a Request>,
+        mut requests: impl Iterator<Item = &'a Request>,
         out: &mut Vec<u8>,
     ) -> bool {
-        let tries = *self == Self::Untried && written.any(|request| write(request, out));
-        if tries {
+        let has_trial = *self == Self::Untried && requests.any(|request| write(request, out));
+        if has_trial {
             *self = Self::Trying;
         }
-        tries
+        has_trial
     }
 
     /// Handles the reply to the trial: from now on, releases use the command if the trial succeeded, and otherwise the
     /// script.
-    pub(super) fn tried(&mut self, value: &Value<'_>) {
+    pub(super) fn handle_trial_reply(&mut self, value: &Value<'_>) {
         *self = match value {
             Value::Int(_) => Self::DelIfEq,
             _ => Self::Script,
@@ -71,8 +71,8 @@ impl Deletion {
 
 fn write(request: &Request, out: &mut Vec<u8>) -> bool {
     match request {
-        Request::Release { claim, .. } if is_all(request, claim) => {
-            let mut command = Command::of(out, 3);
+        Request::Release { claim, .. } if only_deletes_key(request, claim) => {
+            let mut command = Command::new(out, 3);
             command.arg("DELIFEQ").arg(claim.key());
             command.arg(claim.token().to_hex());
             true
@@ -86,9 +86,9 @@ fn write(request: &Request, out: &mut Vec<u8>) -> bool {
 /// - The release only compares the lock value and deletes the lock key.
 /// - The claim is withdrawn: no more acquires are sent for it. Otherwise a repeated acquire could take the lock after
 ///   the release.
-fn is_all(release: &Request, claim: &Claim) -> bool {
-    let by_script = matches!(Script::of(release), Some(Script::Release));
-    by_script && !claim.is_noted() && claim.is_withdrawn()
+fn only_deletes_key(release: &Request, claim: &Claim) -> bool {
+    let is_plain_release = matches!(Script::for_request(release), Some(Script::Release));
+    is_plain_release && !claim.is_noted() && claim.is_withdrawn()
 }
 
 #[cfg(test)]
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn delifeq_command_is_used_only_from_valkey_9_on() {
-        for (version, has) in [
+        for (version, is_supported) in [
             (Some("9.0.0"), true),
             (Some("9.1.2"), true),
             (Some("10.0.0-rc1"), true),
@@ -111,24 +111,24 @@ mod tests {
             (None, false),
         ] {
             assert_eq!(
-                Deletion::of(version) == Deletion::Untried,
-                has,
+                Deletion::for_version(version) == Deletion::Untried,
+                is_supported,
                 "{version:?}"
             );
         }
     }
 
-    fn plain(fenced: bool) -> Claim {
+    fn plain_claim(fenced: bool) -> Claim {
         Claim::new("", b"job", Token::from_bytes([1; 16]), fenced)
     }
 
-    fn written(deletion: Deletion, claim: Claim) -> Option<String> {
+    fn release_command(deletion: Deletion, claim: Claim) -> Option<String> {
         let claim = Arc::new(claim);
         let request = Request::Release { claim, leave: true };
         let mut out = Vec::new();
-        let wrote = deletion.write(&request, &mut out);
-        assert_eq!(wrote, !out.is_empty());
-        wrote.then(|| String::from_utf8(out).expect("the command must be text"))
+        let is_written = deletion.write(&request, &mut out);
+        assert_eq!(is_written, !out.is_empty());
+        is_written.then(|| String::from_utf8(out).expect("the command must be text"))
     }
 
     fn withdrawn(claim: Claim) -> Claim {
@@ -139,37 +139,44 @@ mod tests {
     #[test]
     fn plain_release_is_written_as_one_command() {
         for fenced in [false, true] {
-            let command = written(Deletion::DelIfEq, withdrawn(plain(fenced)));
+            let command = release_command(Deletion::DelIfEq, withdrawn(plain_claim(fenced)));
             let value = "01".repeat(16);
-            let wanted = format!("*3\r\n$7\r\nDELIFEQ\r\n$3\r\njob\r\n$32\r\n{value}\r\n");
-            assert_eq!(command, Some(wanted));
-            assert_eq!(written(Deletion::Script, withdrawn(plain(fenced))), None);
+            let expected = format!("*3\r\n$7\r\nDELIFEQ\r\n$3\r\njob\r\n$32\r\n{value}\r\n");
+            assert_eq!(command, Some(expected));
+            assert_eq!(
+                release_command(Deletion::Script, withdrawn(plain_claim(fenced))),
+                None
+            );
         }
     }
 
     #[test]
     fn release_that_does_more_than_delete_its_key_uses_the_script() {
-        let place = Ticket {
+        let ticket = Ticket {
             waiter: "w".into(),
             number: 1,
             heartbeat: Duration::from_secs(1),
         };
         let part = Part {
-            key: plain(true).shared_key().clone(),
+            key: plain_claim(true).shared_key().clone(),
             mode: Mode::Class(Class::Shared),
         };
-        let noted = plain(true);
+        let noted = plain_claim(true);
         noted.take_note();
-        for more in [
-            plain(true).with_fairness(Fairness::Fair(None)),
-            plain(true).with_fairness(Fairness::Fair(Some(Box::new(place)))),
-            plain(true).with_group(Group::new(vec![part])),
+        for claim in [
+            plain_claim(true).with_fairness(Fairness::Fair(None)),
+            plain_claim(true).with_fairness(Fairness::Fair(Some(Box::new(ticket)))),
+            plain_claim(true).with_group(Group::new(vec![part])),
             noted,
         ] {
-            let said = format!("{more:?}");
-            assert_eq!(written(Deletion::DelIfEq, withdrawn(more)), None, "{said}");
+            let claim_text = format!("{claim:?}");
+            assert_eq!(
+                release_command(Deletion::DelIfEq, withdrawn(claim)),
+                None,
+                "{claim_text}"
+            );
         }
         // This release must use the script. `Claim::withdraw` was not called, so the acquire may be sent again.
-        assert_eq!(written(Deletion::DelIfEq, plain(true)), None);
+        assert_eq!(release_command(Deletion::DelIfEq, plain_claim(true)), None);
     }
 }

@@ -11,7 +11,7 @@ pub(super) enum Denied {
 impl Denied {
     /// Reads the type from the text of a permission error. The wording differs between server versions. A text with
     /// none of the known wordings is taken for an error about a command.
-    pub(super) fn of(text: &str) -> Self {
+    pub(super) fn from_error(text: &str) -> Self {
         // The error also quotes the user's name, which can be any text. So search only for words that come after the
         // name.
         if text.contains("to run the '") {
@@ -55,7 +55,7 @@ mod tests {
             ),
             ("NOPERM No permissions to access a channel", Denied::Channel),
         ] {
-            assert_eq!(Denied::of(text), denied, "{text}");
+            assert_eq!(Denied::from_error(text), denied, "{text}");
         }
     }
 }

@@ -10,10 +10,10 @@ use futures::stream::FuturesUnordered;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::address::Place;
+use super::address::Endpoint;
 #[cfg(feature = "tls-rustls")]
 use super::connecting::{Event, broken};
-use super::refusal::down;
+use super::refusal::connection_fault;
 use super::shared::Shared;
 use super::socket::Socket;
 use crate::node::{Fault, Protocol, other_protocol};
@@ -23,44 +23,52 @@ use crate::node::{Fault, Protocol, other_protocol};
 const STAGGER: Duration = Duration::from_millis(100);
 
 /// The largest number of addresses that are tried for one host name.
-const MOST_ADDRESSES: usize = 8;
+const MAX_ADDRESSES: usize = 8;
 
 /// The lower limit of the TCP user timeout: 1 s. The kernel closes a connection if sent data stays unacknowledged for
 /// the TCP user timeout.
 ///
-/// This timeout is equal to the connect timeout, raised to this limit or lowered to [`LONGEST_UNACKNOWLEDGED`].
-const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
+/// This timeout is equal to the connect timeout, raised to this limit or lowered to [`MAX_UNACKNOWLEDGED`].
+const MIN_UNACKNOWLEDGED: Duration = Duration::from_secs(1);
 /// The upper limit of the TCP user timeout: 60 s.
-const LONGEST_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
+const MAX_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 /// Connects to the master. Dropping the future cancels the attempt, except for a running name lookup. The lookup
 /// continues, and the next attempt to connect waits for its result.
 pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
-    match &shared.address.target.place {
-        Place::Tcp(host, port) => {
+    match &shared.address.target.endpoint {
+        Endpoint::Tcp(host, port) => {
             #[cfg(any(test, feature = "testing"))]
             if let Some(dial) = &shared.options.dial {
-                let stream = dial(host, *port).await.map_err(down)?;
+                let stream = dial(host, *port).await.map_err(connection_fault)?;
                 return Ok(Socket::new(stream));
             }
             let addresses = if let Ok(ip) = host.parse::<IpAddr>() {
                 vec![SocketAddr::new(ip, *port)]
             } else {
                 let name = (host.clone(), *port);
-                by_turns(shared.lookup.addresses(name).await.map_err(down)?)
+                alternate_families(
+                    shared
+                        .lookup
+                        .addresses(name)
+                        .await
+                        .map_err(connection_fault)?,
+                )
             };
-            let stream = first_of(addresses).await.map_err(down)?;
-            tune(&stream, shared.options.connect_timeout).map_err(down)?;
+            let stream = connect_to_first(addresses)
+                .await
+                .map_err(connection_fault)?;
+            tune_socket(&stream, shared.options.connect_timeout).map_err(connection_fault)?;
             if shared.address.tls {
-                return tls(&shared, host, stream).await;
+                return tls_socket(&shared, host, stream).await;
             }
             if shared.may_be_of_another_kind() {
                 check_kind(&shared, &stream).await?;
             }
             Ok(Socket::new(stream))
         }
-        Place::Unix(path) => {
-            let stream = UnixStream::connect(path).await.map_err(down)?;
+        Endpoint::Unix(path) => {
+            let stream = UnixStream::connect(path).await.map_err(connection_fault)?;
             Ok(Socket::new(stream))
         }
     }
@@ -68,15 +76,15 @@ pub(super) async fn dial(shared: Arc<Shared>) -> Result<Socket, Fault> {
 
 /// Sorts the addresses so that IPv4 and IPv6 alternate. If only one of the two protocols works, one of the first two
 /// addresses uses it.
-fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
-    let six_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
+fn alternate_families(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let is_ipv6_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (mut first, mut second): (Vec<_>, Vec<_>) = addresses
         .into_iter()
-        .partition(|address| address.is_ipv6() == six_first);
+        .partition(|address| address.is_ipv6() == is_ipv6_first);
     first.reverse();
     second.reverse();
     let mut ordered = Vec::new();
-    while ordered.len() < MOST_ADDRESSES && !(first.is_empty() && second.is_empty()) {
+    while ordered.len() < MAX_ADDRESSES && !(first.is_empty() && second.is_empty()) {
         ordered.extend(first.pop());
         ordered.extend(second.pop());
     }
@@ -85,46 +93,46 @@ fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 
 /// Connects to several addresses in turn, and returns the first stream that is established. The next address is tried
 /// when the previous address has failed, or has not answered for [`STAGGER`].
-async fn first_of(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+async fn connect_to_first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut rest = addresses.into_iter();
-    let mut trying = FuturesUnordered::new();
-    let mut failed = None;
-    trying.extend(rest.next().map(TcpStream::connect));
+    let mut attempts = FuturesUnordered::new();
+    let mut last_error = None;
+    attempts.extend(rest.next().map(TcpStream::connect));
     loop {
-        if trying.is_empty() {
-            let none = || io::Error::new(io::ErrorKind::NotFound, "no address");
-            return Err(failed.unwrap_or_else(none));
+        if attempts.is_empty() {
+            let no_address = || io::Error::new(io::ErrorKind::NotFound, "no address");
+            return Err(last_error.unwrap_or_else(no_address));
         }
         let next = if rest.len() == 0 {
-            trying.next().await
+            attempts.next().await
         } else {
-            tokio::time::timeout(STAGGER, trying.next())
+            tokio::time::timeout(STAGGER, attempts.next())
                 .await
                 .unwrap_or_default()
         };
         match next {
             Some(Ok(stream)) => return Ok(stream),
-            Some(Err(error)) => failed = Some(error),
+            Some(Err(error)) => last_error = Some(error),
             None => {}
         }
-        trying.extend(rest.next().map(TcpStream::connect));
+        attempts.extend(rest.next().map(TcpStream::connect));
     }
 }
 
 /// Fails if the server of this connection speaks another protocol than Redis: a ZooKeeper server, for example, closes
 /// the connection when it receives a command. Takes at most a quarter of the connect timeout.
 async fn check_kind(shared: &Shared, stream: &TcpStream) -> Result<(), Fault> {
-    let address = stream.peer_addr().map_err(down)?;
+    let address = stream.peer_addr().map_err(connection_fault)?;
     let limit = shared.options.connect_timeout / 4;
-    let asked = tokio::time::timeout(limit, other_protocol(address, Protocol::Redis)).await;
-    match asked {
+    let probed = tokio::time::timeout(limit, other_protocol(address, Protocol::Redis)).await;
+    match probed {
         Ok(Some(text)) => Err(Fault::Unsupported(text.into())),
         _ => Ok(()),
     }
 }
 
 #[cfg(feature = "tls-rustls")]
-async fn tls(shared: &Shared, host: &str, stream: TcpStream) -> Result<Socket, Fault> {
+async fn tls_socket(shared: &Shared, host: &str, stream: TcpStream) -> Result<Socket, Fault> {
     let Some(files) = &shared.options.tls else {
         return Err(Fault::Down("TLS is not configured".into()));
     };
@@ -132,42 +140,43 @@ async fn tls(shared: &Shared, host: &str, stream: TcpStream) -> Result<Socket, F
         .map_err(|_| Fault::Down("TLS cannot check a host name of this form".into()))?;
     // The certificates may have been replaced since the last connection.
     let connector = tokio_rustls::TlsConnector::from(files.current().await);
-    let met = shared.acquaintance.is_met();
+    let had_connection = shared.run_history.has_connected();
     let address = stream.peer_addr();
     let handshake = connector.connect(name, stream);
     tokio::pin!(handshake);
-    let mut result = tokio::time::timeout(shared.options.connect_timeout / 2, &mut handshake).await;
-    if let (Err(_), Ok(address), false) = (&result, address, met) {
+    let mut handshake_result =
+        tokio::time::timeout(shared.options.connect_timeout / 2, &mut handshake).await;
+    if let (Err(_), Ok(address), false) = (&handshake_result, address, had_connection) {
         // A Redis without TLS takes the client's first message for the beginning of a long line, and stays silent.
-        result = tokio::select! {
+        handshake_result = tokio::select! {
             biased;
-            result = &mut handshake => Ok(result),
+            handshake_result = &mut handshake => Ok(handshake_result),
             true = answers_without_tls(address) => return Err(Event::NoTls.fault(None)),
         };
     }
-    let result = match result {
-        Ok(result) => result,
+    let handshake_result = match handshake_result {
+        Ok(handshake_result) => handshake_result,
         Err(_) => handshake.await,
     };
-    let stream = result.map_err(|error| broken(error, met))?;
+    let stream = handshake_result.map_err(|error| broken(error, had_connection))?;
     Ok(Socket::new(stream))
 }
 
 /// Whether the server answers a PING that is not encrypted, as a Redis without TLS does. The caller limits the time.
 #[cfg(feature = "tls-rustls")]
 async fn answers_without_tls(address: SocketAddr) -> bool {
-    let first = async {
+    let first_byte = async {
         let stream = TcpStream::connect(address).await?;
         // A new connection accepts six bytes at once.
         stream.writable().await?;
         stream.try_write(b"PING\r\n")?;
-        let mut first = [0];
+        let mut first_byte = [0];
         stream.readable().await?;
-        stream.try_read(&mut first)?;
-        io::Result::Ok(first[0])
+        stream.try_read(&mut first_byte)?;
+        io::Result::Ok(first_byte[0])
     };
     // The answer is `+PONG`, or an error such as `-NOAUTH`.
-    matches!(first.await, Ok(b'+' | b'-'))
+    matches!(first_byte.await, Ok(b'+' | b'-'))
 }
 
 #[cfg(not(feature = "tls-rustls"))]
@@ -175,13 +184,13 @@ async fn answers_without_tls(address: SocketAddr) -> bool {
     clippy::unused_async,
     reason = "the signature is the same as with the feature `tls-rustls`"
 )]
-async fn tls(_: &Shared, _: &str, _: TcpStream) -> Result<Socket, Fault> {
+async fn tls_socket(_: &Shared, _: &str, _: TcpStream) -> Result<Socket, Fault> {
     Err(Fault::Down("TLS is not built in".into()))
 }
 
 /// Makes TCP send small messages without delay, and turns on keepalive. On Linux, the kernel also ends a connection if
 /// the server does not acknowledge sent data for `patience` (at least 1 s, at most 60 s).
-fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+fn tune_socket(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new()
@@ -189,7 +198,7 @@ fn tune(stream: &TcpStream, patience: Duration) -> io::Result<()> {
         .with_interval(Duration::from_secs(5));
     socket.set_tcp_keepalive(&keepalive)?;
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(patience.clamp(UNACKNOWLEDGED, LONGEST_UNACKNOWLEDGED)))?;
+    socket.set_tcp_user_timeout(Some(patience.clamp(MIN_UNACKNOWLEDGED, MAX_UNACKNOWLEDGED)))?;
     #[cfg(not(target_os = "linux"))]
     let _ = patience;
     Ok(())
@@ -205,44 +214,46 @@ mod tests {
     fn black_hole() -> (SocketAddr, impl Sized) {
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
         let socket = socket.expect("the socket must be created");
-        let any: SocketAddr = "127.0.0.1:0".parse().expect("the address must be valid");
-        socket.bind(&any.into()).expect("the socket must be bound");
+        let any_port: SocketAddr = "127.0.0.1:0".parse().expect("the address must be valid");
+        socket
+            .bind(&any_port.into())
+            .expect("the socket must be bound");
         socket.listen(0).expect("the socket must listen");
         let listener = TcpListener::from(socket);
         let address = listener
             .local_addr()
             .expect("the listener must have an address");
         let patience = Duration::from_millis(100);
-        let mut full = Vec::new();
+        let mut connections = Vec::new();
         while let Ok(stream) = std::net::TcpStream::connect_timeout(&address, patience) {
-            full.push(stream);
+            connections.push(stream);
         }
-        (address, (listener, full))
+        (address, (listener, connections))
     }
 
     #[tokio::test]
     async fn next_address_is_tried_if_an_address_does_not_answer_within_100_ms() {
-        let (hole, _held) = black_hole();
-        let there = TcpListener::bind("127.0.0.1:0").expect("the listener must be bound");
-        let there = there
+        let (silent, _held) = black_hole();
+        let listening = TcpListener::bind("127.0.0.1:0").expect("the listener must be bound");
+        let listening = listening
             .local_addr()
-            .map(|address| (address, there))
+            .map(|address| (address, listening))
             .expect("the listener must have an address");
-        let gone = SocketAddr::from(([127, 0, 0, 1], 1));
+        let closed = SocketAddr::from(([127, 0, 0, 1], 1));
         // The time limit of each attempt is far longer than `STAGGER`, after which the next address is tried.
         let limit = Duration::from_secs(5);
         for addresses in [
-            vec![hole, there.0],
-            vec![hole, gone, there.0],
-            vec![gone, there.0],
+            vec![silent, listening.0],
+            vec![silent, closed, listening.0],
+            vec![closed, listening.0],
         ] {
-            let stream = tokio::time::timeout(limit, first_of(addresses.clone())).await;
+            let stream = tokio::time::timeout(limit, connect_to_first(addresses.clone())).await;
             let stream = stream
                 .expect("the connection attempts must end within the limit")
                 .expect("one of the addresses must accept the connection");
-            assert_eq!(stream.peer_addr().ok(), Some(there.0), "{addresses:?}");
+            assert_eq!(stream.peer_addr().ok(), Some(listening.0), "{addresses:?}");
         }
-        let refused = first_of(vec![gone])
+        let refused = connect_to_first(vec![closed])
             .await
             .expect_err("the connection must be refused, because no server listens");
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
@@ -259,14 +270,14 @@ mod tests {
             "127.0.0.2:1",
             "127.0.0.3:1",
         ];
-        let ordered = by_turns(resolved.map(address).to_vec());
-        let wanted = [
+        let ordered = alternate_families(resolved.map(address).to_vec());
+        let expected = [
             "[::1]:1",
             "127.0.0.1:1",
             "[::2]:1",
             "127.0.0.2:1",
             "127.0.0.3:1",
         ];
-        assert_eq!(ordered, wanted.map(address));
+        assert_eq!(ordered, expected.map(address));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::address::Address;
 use super::link::Link;
 pub use super::link::Stage;
-use super::refusal::brief;
+use super::refusal::brief_text;
 use super::shared::{NodeOptions, Shared};
 use crate::node::actor::mailbox::Queued;
 use crate::node::{Fault, Node, NodeName, Reply, Request, Subscriber};
@@ -65,7 +65,7 @@ impl Driver {
 
     /// Reports that the connection was lost or could not be established, for the reason `why`.
     pub fn cut(&self, why: &str, now: Instant) {
-        self.link(now, |link| link.cut(Fault::Down(brief(why)), now));
+        self.link(now, |link| link.cut(Fault::Down(brief_text(why)), now));
     }
 
     /// Passes `bytes`, which the caller has received from the master, to the driver.
@@ -91,11 +91,11 @@ fn receive(link: &mut Link, mut bytes: &[u8], now: Instant) {
             Ok(room) => {
                 let count = room.len().min(bytes.len());
                 room[..count].copy_from_slice(&bytes[..count]);
-                link.input().filled(count);
+                link.input().add_received(count);
                 bytes = &bytes[count..];
                 link.receive(now);
             }
-            Err(error) => link.cut(Fault::Down(brief(&error.to_string())), now),
+            Err(error) => link.cut(Fault::Down(brief_text(&error.to_string())), now),
         }
     }
 }
@@ -108,8 +108,8 @@ fn turn(link: &mut Link, now: Instant) -> Wants {
             link.settle(now);
         }
         let output = link.output();
-        bytes = output.rest().to_vec();
-        output.wrote(bytes.len());
+        bytes = output.unwritten().to_vec();
+        output.mark_written(bytes.len());
     } else {
         link.tick(now);
     }

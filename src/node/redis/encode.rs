@@ -42,10 +42,10 @@ impl Scripts {
                 Shape::Plain | Shape::Permit(_) => self.extend(items, out),
                 Shape::Group(_) => self.keep(items, out),
             },
-            Request::Look { key } => self.key_state(key, out),
+            Request::Status { key } => self.key_state(key, out),
             Request::Break { key, ended, delete } => self.force_release(key, ended, *delete, out),
             Request::Read { claim, token } => {
-                let mut command = self.call(Script::Read, 1, 2, out);
+                let mut command = self.begin_call(Script::Read, 1, 2, out);
                 command.arg(claim.key()).arg(claim.token().to_hex());
                 command.number(*token);
             }
@@ -60,20 +60,23 @@ impl Scripts {
         }
     }
 
-    /// Writes a call of LOOK. If the lock is a slot of a semaphore, the call also names the queue of the semaphore.
+    /// Writes a call of STATUS. If the lock is a slot of a semaphore, the call also names the queue of the semaphore.
     fn key_state(&self, key: &[u8], out: &mut Vec<u8>) {
         match keys::queue_name_of(key) {
-            Cow::Borrowed(_) => self.call(Script::Look, 1, 0, out).arg(key),
-            Cow::Owned(line) => self.call(Script::Look, 1, 1, out).arg(key).arg(line),
+            Cow::Borrowed(_) => self.begin_call(Script::Status, 1, 0, out).arg(key),
+            Cow::Owned(queue) => self
+                .begin_call(Script::Status, 1, 1, out)
+                .arg(key)
+                .arg(queue),
         };
     }
 
     fn force_release(&self, key: &[u8], ended: &[Ended], delete: bool, out: &mut Vec<u8>) {
-        let mut command = self.call(Script::Break, 1, 2 + 2 * ended.len(), out);
+        let mut command = self.begin_call(Script::Break, 1, 2 + 2 * ended.len(), out);
         command.arg(key).arg(keys::queue_name_of(key));
         command.number(u64::from(delete));
-        for one in ended {
-            command.arg(&one.value).arg(&one.record);
+        for ended_lock in ended {
+            command.arg(&ended_lock.value).arg(&ended_lock.record);
         }
     }
 
@@ -81,14 +84,14 @@ impl Scripts {
         if let Fairness::Fair(ticket) = claim.fairness() {
             self.acquire_fair(claim, ticket.as_deref(), ttl, proposal, out);
         } else if claim.fenced() {
-            let mut command = self.call(Script::Acquire, 1, 3, out);
-            bid(&mut command, claim, ttl, proposal);
+            let mut command = self.begin_call(Script::Acquire, 1, 3, out);
+            write_acquire_args(&mut command, claim, ttl, proposal);
         } else if self.is_checked() {
-            let mut command = self.call(Script::Classic, 1, 2, out);
+            let mut command = self.begin_call(Script::Classic, 1, 2, out);
             command.arg(claim.key()).arg(claim.token().to_hex());
             command.number(millis(ttl));
         } else {
-            let mut command = Command::of(out, 6);
+            let mut command = Command::new(out, 6);
             command.arg("SET").arg(claim.key());
             command.arg(claim.token().to_hex());
             command.arg("NX").arg("PX").number(millis(ttl));
@@ -96,7 +99,7 @@ impl Scripts {
     }
 
     fn confirm(&self, claim: &Claim, token: u64, out: &mut Vec<u8>) {
-        let mut command = self.call(Script::Confirm, 1, 2, out);
+        let mut command = self.begin_call(Script::Confirm, 1, 2, out);
         command.arg(claim.key()).arg(claim.token().to_hex());
         command.number(token);
     }
@@ -110,7 +113,7 @@ impl Scripts {
         out: &mut Vec<u8>,
     ) {
         let args = 2 + usize::from(bytes.is_some());
-        let mut command = self.call(Script::Write, 1, args, out);
+        let mut command = self.begin_call(Script::Write, 1, args, out);
         command.arg(claim.key()).number(token).arg(run.as_str());
         if let Some(bytes) = bytes {
             command.arg(bytes);
@@ -125,9 +128,9 @@ impl Scripts {
         proposal: u64,
         out: &mut Vec<u8>,
     ) {
-        let extra = if ticket.is_some() { 3 } else { 0 };
-        let mut command = self.call(Script::AcquireFair, 1, 3 + extra, out);
-        bid(&mut command, claim, ttl, proposal);
+        let optional_args = if ticket.is_some() { 3 } else { 0 };
+        let mut command = self.begin_call(Script::AcquireFair, 1, 3 + optional_args, out);
+        write_acquire_args(&mut command, claim, ttl, proposal);
         if let Some(ticket) = ticket {
             write_ticket(&mut command, ticket);
         }
@@ -145,7 +148,7 @@ impl Scripts {
         out: &'a mut Vec<u8>,
     ) -> Command<'a> {
         let parts = group.parts();
-        let mut command = self.call(script, parts.len(), args + parts.len(), out);
+        let mut command = self.begin_call(script, parts.len(), args + parts.len(), out);
         for part in parts {
             command.arg(&part.key);
         }
@@ -164,25 +167,25 @@ impl Scripts {
             Some(ticket) => write_ticket(&mut command, ticket),
             None => command.arg(ABSENT).number(0).number(0),
         };
-        modes(&mut command, group);
+        write_modes(&mut command, group);
     }
 
     fn confirm_group(&self, claim: &Claim, group: &Group, token: u64, out: &mut Vec<u8>) {
         let mut command = self.call_group(Script::ConfirmGroup, claim, group, 2, out);
         command.number(token);
-        modes(&mut command, group);
+        write_modes(&mut command, group);
     }
 
     fn unclaim(&self, claim: &Claim, group: &Group, leave: bool, out: &mut Vec<u8>) {
         let mut command = self.call_group(Script::Unclaim, claim, group, 3, out);
         command.arg(claim.ticket().map_or(ABSENT, |ticket| &ticket.waiter));
         command.number(LEAVES * u64::from(leave) + NOTED * u64::from(claim.is_noted()));
-        modes(&mut command, group);
+        write_modes(&mut command, group);
     }
 
     fn keep(&self, items: &[ExtendItem], out: &mut Vec<u8>) {
         let count = items.iter().map(|item| item.claim.keys().count()).sum();
-        let mut command = self.call(Script::Keep, count, 4 * count, out);
+        let mut command = self.begin_call(Script::Keep, count, 4 * count, out);
         for key in items.iter().flat_map(|item| item.claim.keys()) {
             command.arg(key);
         }
@@ -211,8 +214,8 @@ impl Scripts {
         out: &mut Vec<u8>,
     ) {
         let ticket = claim.ticket();
-        let extra = if ticket.is_some() { 3 } else { 0 };
-        let mut command = self.call(Script::Permit, 1, 5 + extra, out);
+        let optional_args = if ticket.is_some() { 3 } else { 0 };
+        let mut command = self.begin_call(Script::Permit, 1, 5 + optional_args, out);
         command.arg(permit.name()).arg(claim.token().to_hex());
         command.number(millis(ttl)).number(proposal);
         command.number(permit.slot().into());
@@ -223,21 +226,21 @@ impl Scripts {
     }
 
     fn release_permit(&self, claim: &Claim, permit: &Permit, leave: bool, out: &mut Vec<u8>) {
-        let (ticket, noted) = (claim.ticket(), claim.is_noted());
+        let (ticket, has_note) = (claim.ticket(), claim.is_noted());
         // The optional arguments are positional: the waiter id, whether to leave the queue, whether a note was written.
         // If the third is needed, write all three.
-        let place = (ticket.is_some() || noted).then(|| match ticket {
+        let queue_args = (ticket.is_some() || has_note).then(|| match ticket {
             Some(ticket) => (&*ticket.waiter, leave),
             None => (ABSENT, false),
         });
-        let extra = 2 * usize::from(place.is_some()) + usize::from(noted);
-        let mut command = self.call(Script::ReleasePermit, 1, 2 + extra, out);
+        let optional_args = 2 * usize::from(queue_args.is_some()) + usize::from(has_note);
+        let mut command = self.begin_call(Script::ReleasePermit, 1, 2 + optional_args, out);
         command.arg(permit.name()).arg(claim.token().to_hex());
         command.number(permit.slot().into());
-        if let Some((waiter, leave)) = place {
+        if let Some((waiter, leave)) = queue_args {
             command.arg(waiter).number(u64::from(leave));
         }
-        if noted {
+        if has_note {
             command.number(1);
         }
     }
@@ -247,42 +250,42 @@ impl Scripts {
             Fairness::Fair(ticket) => (Script::ReleaseFair, Some(ticket.as_deref())),
             Fairness::Unordered => (Script::Release, None),
         };
-        let noted = claim.is_noted();
-        let place = match ticket {
+        let has_note = claim.is_noted();
+        let queue_args = match ticket {
             Some(Some(ticket)) => Some((&*ticket.waiter, u64::from(leave))),
             // The optional arguments are positional: the waiter id, whether to leave the queue, whether a note was
             // written. If the third is needed, write all three.
-            Some(None) if noted => Some((ABSENT, 0)),
+            Some(None) if has_note => Some((ABSENT, 0)),
             _ => None,
         };
-        let extra = 2 * usize::from(place.is_some()) + usize::from(noted);
-        let mut command = self.call(script, 1, 1 + extra, out);
+        let optional_args = 2 * usize::from(queue_args.is_some()) + usize::from(has_note);
+        let mut command = self.begin_call(script, 1, 1 + optional_args, out);
         command.arg(claim.key()).arg(claim.token().to_hex());
-        if let Some((waiter, leave)) = place {
+        if let Some((waiter, leave)) = queue_args {
             command.arg(waiter).number(leave);
         }
-        if noted {
+        if has_note {
             command.number(1);
         }
     }
 
     fn extend(&self, items: &[ExtendItem], out: &mut Vec<u8>) {
         let count = items.len();
-        let mut command = self.call(Script::Extend, count, 2 * count, out);
+        let mut command = self.begin_call(Script::Extend, count, 2 * count, out);
         for item in items {
             command.arg(item.claim.key());
         }
         for item in items {
             // If the claim was withdrawn, its release may already have been sent, and an extension would restore the
             // lock. So send the TTL 0: the script then skips this lock.
-            let wanted = !item.claim.is_withdrawn();
-            let ttl = if wanted {
+            let is_active = !item.claim.is_withdrawn();
+            let ttl = if is_active {
                 millis(item.ttl)
             } else {
                 WITHDRAWN_TTL
             };
             command.arg(item.claim.token().to_hex());
-            if wanted && item.note {
+            if is_active && item.note {
                 command.arg(format!("{WITH_NOTE}{ttl}"));
             } else {
                 command.number(ttl);
@@ -292,7 +295,7 @@ impl Scripts {
 
     fn note(&self, items: &[NoteItem], out: &mut Vec<u8>) {
         let count = items.iter().map(|item| item.claim.keys().count()).sum();
-        let mut command = self.call(Script::Note, count, 3 * count, out);
+        let mut command = self.begin_call(Script::Note, count, 3 * count, out);
         for key in items.iter().flat_map(|item| item.claim.keys()) {
             command.arg(key);
         }
@@ -312,13 +315,13 @@ impl Scripts {
 }
 
 fn watch(key: &[u8], on: bool, out: &mut Vec<u8>) {
-    let mut command = Command::of(out, 2);
+    let mut command = Command::new(out, 2);
     command.arg(if on { "SUBSCRIBE" } else { "UNSUBSCRIBE" });
     command.arg([LEADER.as_bytes(), key].concat());
 }
 
 fn scan(page: &Page, out: &mut Vec<u8>) {
-    let mut command = Command::of(out, 8);
+    let mut command = Command::new(out, 8);
     command.arg("SCAN").number(page.cursor);
     command.arg("MATCH").arg(&page.pattern);
     command.arg("COUNT").number(u64::from(page.count));
@@ -334,14 +337,14 @@ fn write_ticket<'a, 'b>(command: &'a mut Command<'b>, ticket: &Ticket) -> &'a mu
         .number(heartbeat)
 }
 
-fn modes(command: &mut Command<'_>, group: &Group) {
+fn write_modes(command: &mut Command<'_>, group: &Group) {
     for part in group.parts() {
         command.arg(part.mode.word());
     }
 }
 
 /// Writes the first arguments of every fenced acquire: the key, the value, the TTL and the proposed fencing number.
-fn bid(command: &mut Command<'_>, claim: &Claim, ttl: Duration, proposal: u64) {
+fn write_acquire_args(command: &mut Command<'_>, claim: &Claim, ttl: Duration, proposal: u64) {
     command.arg(claim.key()).arg(claim.token().to_hex());
     command.number(millis(ttl)).number(proposal);
 }

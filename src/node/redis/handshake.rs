@@ -11,8 +11,10 @@ use std::collections::VecDeque;
 use super::connecting::Progress;
 use super::deletion::Deletion;
 use super::loaded::Scripts;
-use super::many::least_acquires;
-use super::refusal::{NO_HELLO, Quoting, listed, not_admitted, server_fault, unguarded};
+use super::many::min_acquires;
+use super::refusal::{
+    NO_HELLO, Quoting, admission_fault, fault_in_table, server_fault, unguarded_fault,
+};
 use super::resp::{Command, Value};
 use super::script::{Script, Set};
 use super::shared::Shared;
@@ -36,20 +38,20 @@ pub(super) struct Negotiated {
     pub(super) vote: Option<ServerVote>,
     pub(super) memory: Memory,
     /// Why this master must not vote for this client, for example an outdated configuration. `None` if it may vote.
-    pub(super) refused: Option<Fault>,
+    pub(super) refusal: Option<Fault>,
     /// Why the scripts refuse the requests of this client until an operator marks the master: the generation marker does
     /// not bear the client's name. `None` if it does, or if the client has no name.
-    pub(super) nameless: Option<Fault>,
+    pub(super) name_refusal: Option<Fault>,
     /// Whether the key of the generation marker exists on the master; `None` if this user has no right to read it.
-    pub(super) marked: Option<bool>,
+    pub(super) has_marker: Option<bool>,
     /// The time at which the handshake found no generation marker on the master. `None` if there is a marker, or if
     /// this user has no right to read it.
-    pub(super) unmarked: Option<Instant>,
+    pub(super) unmarked_since: Option<Instant>,
     /// For how long clients have watched this run of the server. `None` if the master shows no generation marker that
     /// admits this client, or if the restart guard is off.
     pub(super) watch: Option<Watch>,
     /// The smallest number of acquires that this server executes faster in one script call than in separate calls.
-    pub(super) least_acquires: usize,
+    pub(super) min_acquires: usize,
     /// How releases are executed on this server: with a script or with a built-in command.
     pub(super) deletion: Deletion,
 }
@@ -57,45 +59,45 @@ pub(super) struct Negotiated {
 /// A handshake in progress.
 pub(super) struct Handshake {
     /// The commands of the handshake that are not answered yet, in the order of sending.
-    asked: VecDeque<Asked>,
+    outstanding: VecDeque<HandshakeCommand>,
     progress: Progress,
-    second: bool,
+    is_second_message: bool,
     scripts: Scripts,
     info: Vec<u8>,
     /// The fault with which the server refused INFO; `None` if it did not refuse.
-    untold: Option<Fault>,
+    info_fault: Option<Fault>,
     /// The client id that the server gave this connection; `None` if the user has no right to read it.
-    id: Option<i64>,
+    connection_id: Option<i64>,
     quarantined_until: Instant,
     vote: Option<ServerVote>,
     memory: Memory,
-    marker: Option<Seen>,
+    marker: Option<MarkerReply>,
     /// Whether the server refused CLIENT SETNAME. Operators cannot find a connection without a name.
-    unnamed: bool,
-    refused: Option<Fault>,
-    nameless: Option<Fault>,
-    unmarked: Option<Instant>,
+    is_unnamed: bool,
+    refusal: Option<Fault>,
+    name_refusal: Option<Fault>,
+    unmarked_since: Option<Instant>,
     watch: Option<Watch>,
 }
 
 /// The value of the key that holds the generation marker.
 #[derive(Clone, Copy)]
-enum Seen {
-    Nothing,
+enum MarkerReply {
+    Absent,
     Marker(Marker),
     /// The key has a value, but the value is not a generation marker.
-    Strange,
+    Unreadable,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum HandshakeCommand {
     /// A command that every server and proxy answers, perhaps with an error. HELLO follows after the reply.
     Probe,
     Hello,
     Database,
     /// Sets the names of the library and the process in `CLIENT LIST`. An error is ignored: some servers do not have
     /// the command, and some users have no right to run it.
-    Courtesy,
+    IgnoredReply,
     /// Sets the name of the connection. The name contains a fingerprint of the client's masters, so operators see for
     /// which masters the client is configured.
     Name,
@@ -114,11 +116,11 @@ enum Asked {
 /// The state of a handshake after a reply was handled.
 pub(super) enum Step {
     /// More replies to the last message are outstanding.
-    Waits,
-    /// The probe was answered. The first message can be written ([`Handshake::greet`]).
+    Waiting,
+    /// The probe was answered. The first message can be written ([`Handshake::write_first_message`]).
     Probed,
     /// All replies to the first message have arrived. The second message can be written.
-    Turns,
+    FirstMessageAnswered,
     Done,
 }
 
@@ -126,61 +128,61 @@ impl Handshake {
     /// Begins a handshake: writes the first message, or the probe before it ([`Greeted`](super::connecting::Greeted)).
     pub(super) fn begin(shared: &Shared, probes: bool, out: &mut Vec<u8>) -> Self {
         let mut handshake = Self {
-            asked: VecDeque::new(),
+            outstanding: VecDeque::new(),
             progress: Progress::Nothing,
-            second: false,
-            scripts: Scripts::of(shared.options.configuration, shared.options.restart_guard),
+            is_second_message: false,
+            scripts: Scripts::new(shared.options.configuration, shared.options.restart_guard),
             info: Vec::new(),
-            untold: None,
-            id: None,
+            info_fault: None,
+            connection_id: None,
             quarantined_until: NEVER_GUARDED,
             vote: None,
-            memory: Memory::of(None, false),
+            memory: Memory::new(None, false),
             marker: None,
-            unnamed: false,
-            refused: None,
-            nameless: None,
-            unmarked: None,
+            is_unnamed: false,
+            refusal: None,
+            name_refusal: None,
+            unmarked_since: None,
             watch: None,
         };
         if probes {
-            Command::words(out, &["GET", MASTERS]);
-            handshake.asked.push_back(Asked::Probe);
+            Command::write_words(out, &["GET", MASTERS]);
+            handshake.outstanding.push_back(HandshakeCommand::Probe);
         } else {
-            handshake.greet(shared, out);
+            handshake.write_first_message(shared, out);
         }
         handshake
     }
 
     /// Writes the first message of the handshake.
-    pub(super) fn greet(&mut self, shared: &Shared, out: &mut Vec<u8>) {
-        let asked = &mut self.asked;
-        hello(shared, out);
-        asked.push_back(Asked::Hello);
+    pub(super) fn write_first_message(&mut self, shared: &Shared, out: &mut Vec<u8>) {
+        let outstanding = &mut self.outstanding;
+        write_hello(shared, out);
+        outstanding.push_back(HandshakeCommand::Hello);
         let database = shared.address.target.database;
         if database != 0 {
-            Command::words(out, &["SELECT", &database.to_string()]);
-            asked.push_back(Asked::Database);
+            Command::write_words(out, &["SELECT", &database.to_string()]);
+            outstanding.push_back(HandshakeCommand::Database);
         }
-        for (what, value) in [
+        for (attribute, value) in [
             ("LIB-NAME", "quorate"),
             ("LIB-VER", env!("CARGO_PKG_VERSION")),
         ] {
-            Command::words(out, &["CLIENT", "SETINFO", what, value]);
-            asked.push_back(Asked::Courtesy);
+            Command::write_words(out, &["CLIENT", "SETINFO", attribute, value]);
+            outstanding.push_back(HandshakeCommand::IgnoredReply);
         }
-        Command::words(out, &["CLIENT", "SETNAME", &shared.options.full_name()]);
-        asked.push_back(Asked::Name);
-        Command::words(out, &["INFO", "server"]);
-        asked.push_back(Asked::Info);
+        Command::write_words(out, &["CLIENT", "SETNAME", &shared.options.full_name()]);
+        outstanding.push_back(HandshakeCommand::Name);
+        Command::write_words(out, &["INFO", "server"]);
+        outstanding.push_back(HandshakeCommand::Info);
         // The connection's name is already set. An operator who raises the marker finds the clients that have read the
         // old marker by their names.
-        Command::words(out, &["GET", MASTERS]);
-        asked.push_back(Asked::Marker);
-        let loaded = self.scripts.load(Set::Plain, shared.options.max_ttl, out);
-        asked.extend(loaded.map(Asked::Script));
-        Command::words(out, &["CLIENT", "ID"]);
-        asked.push_back(Asked::Id);
+        Command::write_words(out, &["GET", MASTERS]);
+        outstanding.push_back(HandshakeCommand::Marker);
+        let loading_scripts = self.scripts.load(Set::Plain, shared.options.max_ttl, out);
+        outstanding.extend(loading_scripts.map(HandshakeCommand::Script));
+        Command::write_words(out, &["CLIENT", "ID"]);
+        outstanding.push_back(HandshakeCommand::Id);
     }
 
     /// How far the handshake has got.
@@ -190,108 +192,120 @@ impl Handshake {
 
     /// Handles one reply. The first fault ends the handshake. Later replies are then ignored, because their faults may
     /// only be consequences of the first fault.
-    pub(super) fn note(
+    pub(super) fn handle_reply(
         &mut self,
         shared: &Shared,
         value: &Value<'_>,
         now: Instant,
     ) -> Result<Step, Fault> {
-        let Some(&asked) = self.asked.front() else {
-            return Err(malformed("the master sent a reply that answers no request"));
+        let Some(&command) = self.outstanding.front() else {
+            return Err(malformed_fault(
+                "the master sent a reply that answers no request",
+            ));
         };
-        match (asked, value) {
-            (Asked::Subscription, Value::Push(push)) if subscribes(push) => {}
+        match (command, value) {
+            (HandshakeCommand::Subscription, Value::Push(push)) if is_subscribe_reply(push) => {}
             // A server that sends pushes before the client has subscribed might never stop sending them. So end the
             // handshake with a fault.
             (_, Value::Push(_)) => {
-                return Err(malformed(
+                return Err(malformed_fault(
                     "the master sent a message before the client subscribed to any channel",
                 ));
             }
             // A server without a free connection sends this error, and closes the connection.
-            (Asked::Probe, Value::Error(error))
+            (HandshakeCommand::Probe, Value::Error(error))
                 if matches!(server_fault(error), Fault::Server(_)) =>
             {
                 return Err(server_fault(error));
             }
-            (Asked::Probe, _) => {
+            (HandshakeCommand::Probe, _) => {
                 self.progress = Progress::Probed;
-                self.asked.pop_front();
+                self.outstanding.pop_front();
                 return Ok(Step::Probed);
             }
-            (Asked::Hello, value) => {
+            (HandshakeCommand::Hello, value) => {
                 self.progress = Progress::Greeted;
-                hello_answer(shared, value)?;
+                check_hello_reply(shared, value)?;
             }
-            (Asked::Name, Value::Error(_)) => self.unnamed = true,
+            (HandshakeCommand::Name, Value::Error(_)) => self.is_unnamed = true,
             (
-                Asked::Courtesy | Asked::Name | Asked::Kill,
+                HandshakeCommand::IgnoredReply | HandshakeCommand::Name | HandshakeCommand::Kill,
                 Value::Error(_) | Value::Simple(_) | Value::Int(_),
             )
-            | (Asked::Id, Value::Error(_))
-            | (Asked::Database, Value::Simple(_)) => {}
-            (Asked::Info, Value::Error(error)) => self.untold = Some(server_fault(error)),
-            (Asked::Info, Value::Bulk(text) | Value::Simple(text)) => self.info = text.to_vec(),
-            (Asked::Marker, value) => self.marker = seen_marker(shared, value)?,
-            (Asked::Age, value) => self.read_age(shared, value, now)?,
-            (Asked::Script(script), value) => self.scripts.loaded(script, value)?,
-            (Asked::Id, Value::Int(id)) => self.id = Some(*id),
-            (Asked::Subscription, Value::Error(error)) => not_subscribed(shared, error, now)?,
+            | (HandshakeCommand::Id, Value::Error(_))
+            | (HandshakeCommand::Database, Value::Simple(_)) => {}
+            (HandshakeCommand::Info, Value::Error(error)) => {
+                self.info_fault = Some(server_fault(error))
+            }
+            (HandshakeCommand::Info, Value::Bulk(text) | Value::Simple(text)) => {
+                self.info = text.to_vec()
+            }
+            (HandshakeCommand::Marker, value) => self.marker = read_marker_reply(shared, value)?,
+            (HandshakeCommand::Age, value) => self.read_age(shared, value, now)?,
+            (HandshakeCommand::Script(script), value) => {
+                self.scripts.handle_load_reply(script, value)?
+            }
+            (HandshakeCommand::Id, Value::Int(id)) => self.connection_id = Some(*id),
+            (HandshakeCommand::Subscription, Value::Error(error)) => {
+                handle_subscribe_error(shared, error, now)?
+            }
             (_, Value::Error(error)) => return Err(server_fault(error)),
-            (asked, _) => {
-                return Err(malformed(&format!(
-                    "the reply to the handshake request {asked:?} is malformed"
+            (command, _) => {
+                return Err(malformed_fault(&format!(
+                    "the reply to the handshake request {command:?} is malformed"
                 )));
             }
         }
-        self.asked.pop_front();
-        Ok(match (self.asked.is_empty(), self.second) {
-            (false, _) => Step::Waits,
-            (true, false) => Step::Turns,
-            (true, true) => Step::Done,
-        })
+        self.outstanding.pop_front();
+        Ok(
+            match (self.outstanding.is_empty(), self.is_second_message) {
+                (false, _) => Step::Waiting,
+                (true, false) => Step::FirstMessageAnswered,
+                (true, true) => Step::Done,
+            },
+        )
     }
 
     /// Evaluates the replies to the first message, and writes the second message. Returns `false` if no second message
     /// is needed.
-    pub(super) fn turn(
+    pub(super) fn write_second_message(
         &mut self,
         shared: &Shared,
         out: &mut Vec<u8>,
         answered: Instant,
     ) -> Result<bool, Fault> {
-        self.second = true;
+        self.is_second_message = true;
         let run = self.field("run_id").map(str::to_owned);
         // Note a change of the run before the roster can refuse the connection: both waiting times then run together.
         self.quarantined_until = self.quarantine(shared, answered)?;
         if let Some(run) = &run {
-            self.take_vote(shared, run, answered)?;
+            self.claim_vote(shared, run, answered)?;
         }
-        let lasts = shared.options.restart_guard == RestartGuard::Off;
-        self.memory = Memory::of(run.as_deref(), lasts);
+        let is_kept = shared.options.restart_guard == RestartGuard::Off;
+        self.memory = Memory::new(run.as_deref(), is_kept);
         self.judge_marker(shared, out, answered);
         // Close the previous connection at the server. Otherwise the server could execute a late acquire of that
         // connection after its release on this connection. The lock key would then exist until its TTL expires.
-        if let (Some(run), Some(id)) = (&run, self.id)
-            && let Some(last) = shared.acquaintance.replace(run, id)
+        if let (Some(run), Some(connection_id)) = (&run, self.connection_id)
+            && let Some(previous_id) = shared.run_history.replace_connection(run, connection_id)
         {
-            Command::words(out, &["CLIENT", "KILL", "ID", &last.to_string()]);
-            self.asked.push_back(Asked::Kill);
+            Command::write_words(out, &["CLIENT", "KILL", "ID", &previous_id.to_string()]);
+            self.outstanding.push_back(HandshakeCommand::Kill);
         }
         if let Some(subscriber) = shared.subscriber.get() {
             let channel = format!("{WAKE}{}", subscriber.process);
-            Command::words(out, &["SUBSCRIBE", &channel]);
-            self.asked.push_back(Asked::Subscription);
+            Command::write_words(out, &["SUBSCRIBE", &channel]);
+            self.outstanding.push_back(HandshakeCommand::Subscription);
         }
-        Ok(!self.asked.is_empty())
+        Ok(!self.outstanding.is_empty())
     }
 
     /// Makes sure that the server does not vote at two addresses of this client.
-    fn take_vote(&mut self, shared: &Shared, run: &str, answered: Instant) -> Result<(), Fault> {
+    fn claim_vote(&mut self, shared: &Shared, run: &str, answered: Instant) -> Result<(), Fault> {
         let node = shared.address.name();
-        let vote = shared.options.roster.enter(run, node)?;
-        if !vote.withheld.is_zero() {
-            self.quarantined_until = self.quarantined_until.max(answered + vote.withheld);
+        let vote = shared.options.roster.claim_vote(run, node)?;
+        if !vote.withheld_for.is_zero() {
+            self.quarantined_until = self.quarantined_until.max(answered + vote.withheld_for);
             warn_seldom!(
                 (shared.repeats, "moved", answered),
                 %node,
@@ -302,18 +316,20 @@ impl Handshake {
         Ok(())
     }
 
-    pub(super) fn done(self) -> Negotiated {
+    pub(super) fn into_negotiated(self) -> Negotiated {
         Negotiated {
-            least_acquires: least_acquires(self.field("redis_version")),
-            deletion: Deletion::of(self.field("valkey_version")),
+            min_acquires: min_acquires(self.field("redis_version")),
+            deletion: Deletion::for_version(self.field("valkey_version")),
             scripts: self.scripts,
             quarantined_until: self.quarantined_until,
             vote: self.vote,
             memory: self.memory,
-            refused: self.refused,
-            nameless: self.nameless,
-            marked: self.marker.map(|seen| !matches!(seen, Seen::Nothing)),
-            unmarked: self.unmarked,
+            refusal: self.refusal,
+            name_refusal: self.name_refusal,
+            has_marker: self
+                .marker
+                .map(|reply| !matches!(reply, MarkerReply::Absent)),
+            unmarked_since: self.unmarked_since,
             watch: self.watch,
         }
     }
@@ -325,47 +341,50 @@ impl Handshake {
     fn judge_marker(&mut self, shared: &Shared, out: &mut Vec<u8>, answered: Instant) {
         let (options, name) = (&shared.options, shared.address.name());
         let marker = match self.marker {
-            Some(Seen::Marker(marker)) => Some(marker),
-            Some(Seen::Nothing) => None,
-            Some(Seen::Strange) => {
+            Some(MarkerReply::Marker(marker)) => Some(marker),
+            Some(MarkerReply::Absent) => None,
+            Some(MarkerReply::Unreadable) => {
                 let why =
                     format!("the key {MASTERS} holds something that is not a generation marker");
-                self.refused = Some(Fault::OtherMasters(why.into()));
+                self.refusal = Some(Fault::OtherMasters(why.into()));
                 return;
             }
             None => {
                 // This user has no right to read the marker. The plain name shows operators that this client does not
                 // check the marker.
-                Command::words(out, &["CLIENT", "SETNAME", &options.plain_name()]);
-                self.asked.push_back(Asked::Courtesy);
+                Command::write_words(out, &["CLIENT", "SETNAME", &options.plain_name()]);
+                self.outstanding.push_back(HandshakeCommand::IgnoredReply);
                 return;
             }
         };
         let admission = options.configuration.admission(marker);
         match marker {
-            Some(marker) => (options.markers).saw(name, marker, admission == Admission::Admitted),
-            None => options.markers.saw_none(name),
+            Some(marker) => {
+                (options.markers).record_marker(name, marker, admission == Admission::Admitted)
+            }
+            None => options.markers.record_no_marker(name),
         }
-        if self.unnamed && !options.configuration.checks_each_request() {
+        if self.is_unnamed && !options.configuration.checks_each_request() {
             // Operators find and close the connections of outdated clients by name. This connection has no name, so its
             // scripts must check the marker.
-            self.scripts = Scripts::checked(options.configuration, options.restart_guard);
-            let loaded = self.scripts.load(Set::Plain, options.max_ttl, out);
-            self.asked.extend(loaded.map(Asked::Script));
+            self.scripts = Scripts::with_marker_check(options.configuration, options.restart_guard);
+            let loading_scripts = self.scripts.load(Set::Plain, options.max_ttl, out);
+            self.outstanding
+                .extend(loading_scripts.map(HandshakeCommand::Script));
         }
-        self.unmarked = marker.is_none().then_some(answered);
-        let fault = not_admitted(options.configuration, marker);
+        self.unmarked_since = marker.is_none().then_some(answered);
+        let fault = admission_fault(options.configuration, marker);
         match admission {
             Admission::Early => {}
-            Admission::Nameless => self.nameless = fault,
-            _ => self.refused = fault,
+            Admission::Nameless => self.name_refusal = fault,
+            _ => self.refusal = fault,
         }
-        let guards = options.restart_guard != RestartGuard::Off;
-        if marker.is_some() && self.refused.is_none() && guards {
-            Command::words(out, &["GET", AGE]);
-            self.asked.push_back(Asked::Age);
+        let is_guarded = options.restart_guard != RestartGuard::Off;
+        if marker.is_some() && self.refusal.is_none() && is_guarded {
+            Command::write_words(out, &["GET", AGE]);
+            self.outstanding.push_back(HandshakeCommand::Age);
         }
-        if let Some(fault) = self.refused.as_ref().or(self.nameless.as_ref()) {
+        if let Some(fault) = self.refusal.as_ref().or(self.name_refusal.as_ref()) {
             let text = fault.to_string();
             warn_seldom!((shared.repeats, &text, answered), node = %name, %fault, "master refuses this client's configuration");
         }
@@ -387,16 +406,16 @@ impl Handshake {
                 fault => return Err(fault),
             },
             _ => {
-                return Err(malformed(
+                return Err(malformed_fault(
                     "the reply to the request for the age record is malformed",
                 ));
             }
         };
         let run = self.memory.run.as_str();
-        let watch = shared.acquaintance.watched(run, record, now);
-        let left = shared.guarded_by_age(&watch, now);
-        if !left.is_zero() {
-            self.quarantined_until = self.quarantined_until.max(now + left);
+        let watch = shared.run_history.record_age(run, record, now);
+        let remaining = shared.guarded_by_age(&watch, now);
+        if !remaining.is_zero() {
+            self.quarantined_until = self.quarantined_until.max(now + remaining);
             warn_seldom!(
                 (shared.repeats, "young", now),
                 node = %shared.address.name(),
@@ -422,9 +441,9 @@ impl Handshake {
         if shared.options.restart_guard == RestartGuard::Off {
             return Ok(NEVER_GUARDED);
         }
-        match &self.untold {
+        match &self.info_fault {
             Some(Fault::Unsupported(_)) => {
-                return Err(unguarded("the server does not have the command INFO"));
+                return Err(unguarded_fault("the server does not have the command INFO"));
             }
             Some(fault) => return Err(fault.clone()),
             None => {}
@@ -432,25 +451,26 @@ impl Handshake {
         let uptime = self.field("uptime_in_seconds");
         let (Some(run), Some(uptime)) = (self.field("run_id"), uptime.and_then(numbers::uptime))
         else {
-            return Err(unguarded(
+            return Err(unguarded_fault(
                 "INFO does not contain run_id and uptime_in_seconds",
             ));
         };
         let max_ttl = shared.options.max_ttl;
-        let first_seen = shared.acquaintance.first_seen(run, answered);
+        let first_seen = shared.run_history.first_seen(run, answered);
         // After a change of the run id, the address may lead to a different server. Its votes do not count before the
-        // time `other`.
-        let other = shared.acquaintance.guarded(run, answered, max_ttl);
-        let first = shared.options.restart_guard == RestartGuard::AfterFirstContact
-            && shared.acquaintance.is_first_run(run);
+        // time `moved_until`.
+        let moved_until = shared.run_history.guarded_until(run, answered, max_ttl);
+        let is_first_run = shared.options.restart_guard == RestartGuard::AfterFirstContact
+            && shared.run_history.is_first_run(run);
         // The uptime follows the wall clock of the server. So for a master with a generation marker, the age record
         // decides (`read_age`).
-        let aged = matches!(self.marker, Some(Seen::Marker(_)));
-        let secs = uptime.at_least.as_secs();
-        let young = quarantined_until(answered, secs, max_ttl).filter(|_| !first && !aged);
+        let has_marker = matches!(self.marker, Some(MarkerReply::Marker(_)));
+        let uptime_secs = uptime.at_least.as_secs();
+        let young_until = quarantined_until(answered, uptime_secs, max_ttl)
+            .filter(|_| !is_first_run && !has_marker);
         // The run has lasted at least since this client first saw it, whatever uptime the server reports.
-        let young = young.map(|until| until.min(first_seen + max_ttl));
-        let until = young.unwrap_or(NEVER_GUARDED).max(other);
+        let young_until = young_until.map(|until| until.min(first_seen + max_ttl));
+        let until = young_until.unwrap_or(NEVER_GUARDED).max(moved_until);
         let node = shared.address.name();
         if until > answered && !uptime.is_credible {
             warn_seldom!(
@@ -462,7 +482,7 @@ impl Handshake {
             warn_seldom!(
                 (shared.repeats, "restarted", answered),
                 %node,
-                uptime_s = secs,
+                uptime_s = uptime_secs,
                 "master restarted recently, so its votes are ignored until max_ttl has passed (restart guard)"
             );
         }
@@ -472,7 +492,7 @@ impl Handshake {
 
 /// Handles an error in answer to SUBSCRIBE. A client that cannot subscribe can still take locks: the user has no right
 /// to subscribe, or the server does not have the command. Waiters of this process then poll by timer.
-fn not_subscribed(shared: &Shared, error: &[u8], now: Instant) -> Result<(), Fault> {
+fn handle_subscribe_error(shared: &Shared, error: &[u8], now: Instant) -> Result<(), Fault> {
     match server_fault(error) {
         Fault::Denied(why) | Fault::Unsupported(why) => {
             let node = shared.address.name();
@@ -492,12 +512,14 @@ fn not_subscribed(shared: &Shared, error: &[u8], now: Instant) -> Result<(), Fau
 ///
 /// If the user has no right to read it, the result depends on the client's configuration. It is `None` if the client's
 /// masters were never replaced, and an error otherwise.
-fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault> {
+fn read_marker_reply(shared: &Shared, value: &Value<'_>) -> Result<Option<MarkerReply>, Fault> {
     Ok(Some(match value {
-        Value::Nil => Seen::Nothing,
-        Value::Bulk(text) => Marker::read(text).map_or(Seen::Strange, Seen::Marker),
+        Value::Nil => MarkerReply::Absent,
+        Value::Bulk(text) => {
+            Marker::read(text).map_or(MarkerReply::Unreadable, MarkerReply::Marker)
+        }
         Value::Error(error) => match server_fault(error) {
-            Fault::WrongType => Seen::Strange,
+            Fault::WrongType => MarkerReply::Unreadable,
             // Masters that were never replaced and have no name need no marker, so the user needs no right to read it.
             Fault::Denied(_) if !shared.options.configuration.checks_each_request() => {
                 return Ok(None);
@@ -505,7 +527,7 @@ fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault
             fault => return Err(fault),
         },
         _ => {
-            return Err(malformed(
+            return Err(malformed_fault(
                 "the reply to the request for the generation marker is malformed",
             ));
         }
@@ -514,48 +536,48 @@ fn seen_marker(shared: &Shared, value: &Value<'_>) -> Result<Option<Seen>, Fault
 
 const NEVER_GUARDED: Instant = Instant::from_nanos(0);
 
-fn malformed(what: &str) -> Fault {
-    Fault::Server(what.into())
+fn malformed_fault(text: &str) -> Fault {
+    Fault::Server(text.into())
 }
 
-fn subscribes(push: &[Value<'_>]) -> bool {
+fn is_subscribe_reply(push: &[Value<'_>]) -> bool {
     push.first().and_then(Value::text) == Some(b"subscribe")
 }
 
 /// Writes the command that selects the protocol version and authenticates.
-pub(super) fn hello(shared: &Shared, out: &mut Vec<u8>) {
+pub(super) fn write_hello(shared: &Shared, out: &mut Vec<u8>) {
     let target = &shared.address.target;
     if let Some(password) = &target.password {
         let user = target.user.as_deref().unwrap_or("default");
-        Command::words(out, &["HELLO", "3", "AUTH", user, password]);
+        Command::write_words(out, &["HELLO", "3", "AUTH", user, password]);
     } else {
-        Command::words(out, &["HELLO", "3"]);
+        Command::write_words(out, &["HELLO", "3"]);
     }
 }
 
 /// Returns a fault if the reply to HELLO is an error or malformed.
-pub(super) fn hello_answer(shared: &Shared, value: &Value<'_>) -> Result<(), Fault> {
+pub(super) fn check_hello_reply(shared: &Shared, value: &Value<'_>) -> Result<(), Fault> {
     match value {
         Value::Array(_) => Ok(()),
         Value::Error(error) => {
-            let secret = shared.address.target.password.is_some();
-            Err(hello_fault(error, secret))
+            let has_password = shared.address.target.password.is_some();
+            Err(hello_fault(error, has_password))
         }
-        _ => Err(malformed("the reply to HELLO is malformed")),
+        _ => Err(malformed_fault("the reply to HELLO is malformed")),
     }
 }
 
-/// Converts an error reply to HELLO into a fault. If the connection uses a password (`secret` is true), the fault does
+/// Converts an error reply to HELLO into a fault. If the connection uses a password (`has_password` is true), the fault does
 /// not quote the reply, because servers may quote a part of the password.
-fn hello_fault(error: &[u8], secret: bool) -> Fault {
+fn hello_fault(error: &[u8], has_password: bool) -> Fault {
     let text = String::from_utf8_lossy(error);
     if text.to_ascii_lowercase().starts_with("err unknown command") {
         return Fault::Unsupported(NO_HELLO.into());
     }
-    if !secret {
+    if !has_password {
         return server_fault(error);
     }
-    listed(&text, None, Quoting::Nothing).unwrap_or_else(|| {
+    fault_in_table(&text, None, Quoting::Nothing).unwrap_or_else(|| {
         let code = if text.starts_with("ERR ") { "ERR" } else { "an error" };
         let why = format!(
             "{code} in answer to HELLO; the error text is hidden, because it can contain the password"
@@ -570,7 +592,7 @@ mod tests {
 
     #[test]
     fn fault_for_a_refused_hello_never_contains_the_password() {
-        for (error, wanted) in [
+        for (error, expected) in [
             (
                 "ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `u`, `s3cr",
                 "Redis 6",
@@ -594,7 +616,7 @@ mod tests {
             ),
         ] {
             let fault = hello_fault(error.as_bytes(), true).to_string();
-            assert!(fault.contains(wanted), "{error}: {fault}");
+            assert!(fault.contains(expected), "{error}: {fault}");
             assert!(
                 !fault.to_lowercase().contains("s3c"),
                 "the fault must not contain the password: {fault}"

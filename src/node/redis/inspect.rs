@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::conversation::Conversation;
 use super::needs::{Names, Need, needs, purposes};
-use super::refusal::{down, server_fault};
+use super::refusal::{connection_fault, server_fault};
 use super::resp::{Command, Value};
 use super::shared::Shared;
 use crate::node::Fault;
@@ -25,66 +25,68 @@ const SAMPLES: usize = 5;
 /// Inspects the master of `shared`, over a separate connection. `scope` has the settings that determine the rights to
 /// check.
 pub(super) async fn inspect(shared: &Arc<Shared>, scope: &Scope) -> Inspection {
-    let mut found = Inspection::new(shared.address.name().clone());
-    let began = Instant::now();
+    let mut inspection = Inspection::new(shared.address.name().clone());
+    let started_at = Instant::now();
     // Connect exactly as a lock does. If this fails, no lock can use this master.
-    let connection = match Conversation::begin(shared).await {
+    let connection = match Conversation::with_handshake(shared).await {
         Ok((connection, negotiated)) => {
-            found.connecting = Some(began.elapsed());
-            found.fault = negotiated.refused.or(negotiated.nameless);
+            inspection.connecting = Some(started_at.elapsed());
+            inspection.fault = negotiated.refusal.or(negotiated.name_refusal);
             let now = protocol::instant::Instant::now();
-            let left = negotiated.quarantined_until.saturating_since(now);
-            found.marked = negotiated.marked;
-            found.quarantined = (!left.is_zero()).then_some(left);
+            let remaining = negotiated.quarantined_until.saturating_since(now);
+            inspection.marked = negotiated.has_marker;
+            inspection.quarantined = (!remaining.is_zero()).then_some(remaining);
             Some(connection)
         }
         // The server answers, but this user lacks a right for the handshake, or the server lacks a command. Inspect
         // everything else over a connection without the full handshake.
         Err(fault @ (Fault::Denied(_) | Fault::Unsupported(_))) => {
-            found.fault = Some(fault);
-            Conversation::introduce(shared).await.ok()
+            inspection.fault = Some(fault);
+            Conversation::with_hello_only(shared).await.ok()
         }
         Err(fault) => {
-            found.fault = Some(fault);
+            inspection.fault = Some(fault);
             None
         }
     };
     let Some(mut connection) = connection else {
-        return found;
+        return inspection;
     };
     let outcome = async {
-        pace(shared, &mut connection, &mut found).await?;
-        interview(shared, scope, &mut connection, &mut found).await
+        measure_clock(shared, &mut connection, &mut inspection).await?;
+        check_rights_and_settings(shared, scope, &mut connection, &mut inspection).await
     };
     if let Err(fault) = outcome.await {
-        found.fault.get_or_insert(fault);
+        inspection.fault.get_or_insert(fault);
     }
-    found
+    inspection
 }
 
 /// Measures the shortest round trip, and the difference between the server's clock and this machine's clock.
-async fn pace(
+async fn measure_clock(
     shared: &Shared,
     connection: &mut Conversation,
-    found: &mut Inspection,
+    inspection: &mut Inspection,
 ) -> Result<(), Fault> {
     for _ in 0..SAMPLES {
         let wall = SystemTime::now();
         let sent = Instant::now();
-        let mut theirs = None;
-        Command::words(connection.out(), &["TIME"]);
+        let mut master_ms = None;
+        Command::write_words(connection.out(), &["TIME"]);
         let limit = shared.options.node_timeout;
-        within(
+        in_time(
             limit,
-            connection.exchange(1, |_, value| theirs = millis(&value)),
+            connection.exchange(1, |_, value| master_ms = clock_millis(&value)),
         )
         .await?;
-        let took = sent.elapsed();
-        if found.round_trip.is_none_or(|best| took < best) {
-            found.round_trip = Some(took);
-            let ours = (wall + took / 2).duration_since(UNIX_EPOCH);
-            let ours = i64::try_from(ours.unwrap_or_default().as_millis()).unwrap_or(i64::MAX);
-            found.clock_offset_ms = theirs.map(|theirs| theirs.saturating_sub(ours));
+        let elapsed = sent.elapsed();
+        if inspection.round_trip.is_none_or(|best| elapsed < best) {
+            inspection.round_trip = Some(elapsed);
+            let own_time = (wall + elapsed / 2).duration_since(UNIX_EPOCH);
+            let own_ms =
+                i64::try_from(own_time.unwrap_or_default().as_millis()).unwrap_or(i64::MAX);
+            inspection.clock_offset_ms =
+                master_ms.map(|master_ms| master_ms.saturating_sub(own_ms));
         }
     }
     Ok(())
@@ -92,65 +94,65 @@ async fn pace(
 
 /// Sends all requests of the inspection except TIME in one message. The time limit for all replies is one connect
 /// timeout.
-async fn interview(
+async fn check_rights_and_settings(
     shared: &Shared,
     scope: &Scope,
     connection: &mut Conversation,
-    found: &mut Inspection,
+    inspection: &mut Inspection,
 ) -> Result<(), Fault> {
     let database = shared.address.target.database;
     let guarded = shared.options.restart_guard != RestartGuard::Off;
     let needs = needs(purposes(scope, guarded, database != 0));
-    let names = Names::unheard_of(scope, database);
+    let names = Names::unused(scope, database);
     for need in &needs {
         need.write(&names, connection.out());
     }
-    Command::words(connection.out(), &["INFO"]);
-    Command::words(connection.out(), &["CONFIG", "GET", "appendfsync"]);
-    Command::words(connection.out(), &["CONFIG", "GET", "save"]);
+    Command::write_words(connection.out(), &["INFO"]);
+    Command::write_words(connection.out(), &["CONFIG", "GET", "appendfsync"]);
+    Command::write_words(connection.out(), &["CONFIG", "GET", "save"]);
     let count = needs.len() + 3;
     let exchange = connection.exchange(count, |index, value| match needs.get(index) {
-        Some(need) => note(need, &scope.prefix, &value, found),
+        Some(need) => record_reply(need, &scope.prefix, &value, inspection),
         None => match index - needs.len() {
             0 => {
                 let info = value.text().unwrap_or_default();
-                found.read(&String::from_utf8_lossy(info));
+                inspection.read(&String::from_utf8_lossy(info));
             }
-            1 => found.append_fsync = setting(&value),
-            _ => found.snapshots = setting(&value).map(|save| !save.is_empty()),
+            1 => inspection.append_fsync = setting(&value),
+            _ => inspection.snapshots = setting(&value).map(|save| !save.is_empty()),
         },
     });
-    within(shared.options.connect_timeout, exchange).await
+    in_time(shared.options.connect_timeout, exchange).await
 }
 
-fn note(need: &Need, prefix: &str, value: &Value<'_>, found: &mut Inspection) {
-    if let Some(right) = need.missing(prefix, value) {
-        MissingRight::add(&mut found.missing, right, need.purposes());
+fn record_reply(need: &Need, prefix: &str, value: &Value<'_>, inspection: &mut Inspection) {
+    if let Some(right) = need.missing_right(prefix, value) {
+        MissingRight::add(&mut inspection.missing, right, need.purposes());
     }
     // A server that is out of memory, or cannot persist, refuses a command that writes before it executes the command.
     if let Value::Error(error) = value
         && let fault @ (Fault::OutOfMemory | Fault::Misconf) = server_fault(error)
     {
-        found.fault.get_or_insert(fault);
+        inspection.fault.get_or_insert(fault);
     }
     // PUBLISH returns the number of subscribers. This connection is one of them if the earlier SUBSCRIBE succeeded.
-    if need.is("PUBLISH {wake} x") {
-        found.wake_ups = matches!(value, Value::Int(1..));
+    if need.is_command("PUBLISH {wake} x") {
+        inspection.wake_ups = matches!(value, Value::Int(1..));
     }
 }
 
-async fn within(
+async fn in_time(
     limit: Duration,
     exchange: impl Future<Output = io::Result<()>>,
 ) -> Result<(), Fault> {
     match tokio::time::timeout(limit, exchange).await {
-        Ok(exchange) => exchange.map_err(down),
+        Ok(exchange) => exchange.map_err(connection_fault),
         Err(_) => Err(Fault::Timeout(limit)),
     }
 }
 
 /// Converts the reply to TIME into milliseconds since 1970; `None` if it is malformed.
-fn millis(value: &Value<'_>) -> Option<i64> {
+fn clock_millis(value: &Value<'_>) -> Option<i64> {
     let Value::Array(parts) = value else {
         return None;
     };

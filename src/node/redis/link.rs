@@ -8,7 +8,7 @@
 //! A request waits at most:
 //!
 //! - three connect timeouts for a connection ([`CONNECT_STEPS`](crate::node::CONNECT_STEPS));
-//! - [`BURST_TIMEOUTS`] node timeouts in the mailbox, if the master is slow;
+//! - [`MAX_QUEUE_TIMEOUTS`] node timeouts in the mailbox, if the master is slow;
 //! - one node timeout for its answer, after it was sent.
 //!
 //! Releases that could not be delivered are sent first on the next connection. Their number is limited.
@@ -34,11 +34,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::buffers::{Input, Output};
-use super::connecting::{Greeted, Progress, before_first_answer};
+use super::connecting::{HelloHistory, Progress, before_first_answer};
 use super::deletion::Deletion;
 use super::handshake::{Handshake, Step};
 use super::online::Online;
-use super::refusal::down;
+use super::refusal::connection_fault;
 use super::shared::Shared;
 use crate::node::Fault;
 use crate::node::actor::mailbox::Queued;
@@ -51,7 +51,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// How long a request to a slow master may wait in this process before it is sent, in node timeouts. The node timeout
 /// of the request itself begins when it is sent.
-const BURST_TIMEOUTS: u32 = 10;
+const MAX_QUEUE_TIMEOUTS: u32 = 10;
 
 /// The text of the fault that requests get when the runtime of the link was shut down.
 const SHUT_DOWN: &str = "the connection to the master was shut down";
@@ -68,11 +68,11 @@ pub(super) struct Link {
     closed_at: Option<Instant>,
     batch: Vec<Queued>,
     /// Whether the built-in delete command must not be tried again: a connection ended while the link tested it.
-    never_try: bool,
+    must_not_try_deletion: bool,
     /// Whether another link continues the work of this one.
     handed_over: bool,
     /// Recognizes a proxy that closes each connection in answer to HELLO.
-    greeted: Greeted,
+    hello_history: HelloHistory,
     seed: u64,
 }
 
@@ -120,9 +120,9 @@ impl Link {
             output: Output::new(),
             closed_at: None,
             batch: Vec::new(),
-            never_try: false,
+            must_not_try_deletion: false,
             handed_over: false,
-            greeted: Greeted::default(),
+            hello_history: HelloHistory::default(),
             seed,
         }
     }
@@ -172,7 +172,7 @@ impl Link {
     /// Called when the driver begins to open the connection, which may be long after the link was created.
     pub(super) fn dialing(&mut self, now: Instant) {
         if let State::Dialing { until } = self.state {
-            let until = self.extend_wait(until, now);
+            let until = self.restart_wait_of(until, now);
             self.state = State::Dialing { until };
         }
     }
@@ -184,10 +184,13 @@ impl Link {
         };
         self.input.clear();
         self.output.clear();
-        let handshake =
-            Handshake::begin(&self.shared, self.greeted.probes(), self.output.commands());
+        let handshake = Handshake::begin(
+            &self.shared,
+            self.hello_history.is_probing(),
+            self.output.commands(),
+        );
         let handshake = Box::new(handshake);
-        let until = self.extend_wait(until, now);
+        let until = self.restart_wait_of(until, now);
         self.state = State::Handshaking { until, handshake };
         self.tick(now);
     }
@@ -196,7 +199,7 @@ impl Link {
     ///
     /// `before` is the deadline of the previous step. Requests that were to wait until `before` now wait until the new
     /// deadline.
-    fn extend_wait(&mut self, before: Instant, now: Instant) -> Instant {
+    fn restart_wait_of(&mut self, before: Instant, now: Instant) -> Instant {
         let until = now + self.shared.options.connect_timeout;
         if self.outage.waits_until() == Some(before) {
             self.outage.wait_until(until);
@@ -224,16 +227,16 @@ impl Link {
     }
 
     /// How long the current connection has lasted; `None` if there is none.
-    pub(super) fn lived(&self, now: Instant) -> Option<Duration> {
+    pub(super) fn connection_age(&self, now: Instant) -> Option<Duration> {
         match &self.state {
-            State::Online(online) => Some(online.lived(now)),
+            State::Online(online) => Some(online.connection_age(now)),
             _ => None,
         }
     }
 
     /// Handles the received bytes. Returns `true` if they completed a reply, or if the connection was lost.
     pub(super) fn receive(&mut self, now: Instant) -> bool {
-        match self.listen(now) {
+        match self.handle_input(now) {
             Ok(received) => received,
             Err(fault) => {
                 self.lose(fault, now);
@@ -242,64 +245,65 @@ impl Link {
         }
     }
 
-    fn listen(&mut self, now: Instant) -> Result<bool, Fault> {
-        let mut received = false;
+    fn handle_input(&mut self, now: Instant) -> Result<bool, Fault> {
+        let mut has_received = false;
         loop {
             match &mut self.state {
                 State::Handshaking { handshake, .. } => {
                     // The fault of unreadable bytes depends on whether the master has replied before.
-                    let met = self.shared.acquaintance.is_met();
+                    let had_connection = self.shared.run_history.has_connected();
                     let unreadable = |error| match handshake.progress() {
-                        Progress::Nothing => before_first_answer(error, met),
-                        Progress::Probed | Progress::Greeted => down(error),
+                        Progress::Nothing => before_first_answer(error, had_connection),
+                        Progress::Probed | Progress::Greeted => connection_fault(error),
                     };
                     let Some(value) = self.input.next().map_err(unreadable)? else {
-                        return Ok(received);
+                        return Ok(has_received);
                     };
-                    received = true;
-                    let ready = match handshake.note(&self.shared, &value, now)? {
-                        Step::Waits => false,
+                    has_received = true;
+                    let is_finished = match handshake.handle_reply(&self.shared, &value, now)? {
+                        Step::Waiting => false,
                         Step::Done => true,
                         Step::Probed => {
-                            handshake.greet(&self.shared, self.output.commands());
+                            handshake.write_first_message(&self.shared, self.output.commands());
                             false
                         }
-                        Step::Turns => {
+                        Step::FirstMessageAnswered => {
                             // The first message has all its replies. Bytes after them would answer nothing.
                             if !self.input.is_empty() {
                                 let why = "the master sent more replies than there were handshake requests";
                                 return Err(Fault::Server(why.into()));
                             }
                             let out = self.output.commands();
-                            let asks = handshake.turn(&self.shared, out, now)?;
-                            self.begin_second_message(now);
-                            !asks
+                            let has_commands =
+                                handshake.write_second_message(&self.shared, out, now)?;
+                            self.restart_wait(now);
+                            !has_commands
                         }
                     };
-                    if ready {
-                        self.ready(now);
+                    if is_finished {
+                        self.finish_handshake(now);
                     }
                 }
                 State::Online(online) => {
-                    while let Some(value) = self.input.next().map_err(down)? {
-                        received = true;
+                    while let Some(value) = self.input.next().map_err(connection_fault)? {
+                        has_received = true;
                         online.receive(&self.shared, &mut self.pending_releases, &value, now)?;
                     }
                     // Only now can the connection know whether the next outstanding answer is overdue too.
-                    if received {
-                        online.caught_up(self.shared.options.node_timeout, now);
+                    if has_received {
+                        online.check_next_overdue(self.shared.options.node_timeout, now);
                     }
-                    return Ok(received);
+                    return Ok(has_received);
                 }
-                _ => return Ok(received),
+                _ => return Ok(has_received),
             }
         }
     }
 
     /// Sets a new time limit for the second message of the handshake.
-    fn begin_second_message(&mut self, now: Instant) {
+    fn restart_wait(&mut self, now: Instant) {
         if let State::Handshaking { until, .. } = self.state {
-            let extended = self.extend_wait(until, now);
+            let extended = self.restart_wait_of(until, now);
             if let State::Handshaking { until, .. } = &mut self.state {
                 *until = extended;
             }
@@ -307,13 +311,13 @@ impl Link {
     }
 
     /// Completes the handshake: requests can be sent from now on.
-    fn ready(&mut self, now: Instant) {
-        let over = State::Over;
-        if let State::Handshaking { handshake, .. } = std::mem::replace(&mut self.state, over) {
-            self.greeted.forget();
+    fn finish_handshake(&mut self, now: Instant) {
+        let ended = State::Over;
+        if let State::Handshaking { handshake, .. } = std::mem::replace(&mut self.state, ended) {
+            self.hello_history.reset();
             tracing::debug!(node = %self.shared.address.name(), "connected");
-            let mut negotiated = handshake.done();
-            if self.never_try {
+            let mut negotiated = handshake.into_negotiated();
+            if self.must_not_try_deletion {
                 negotiated.deletion = Deletion::Script;
             }
             let online = Online::new(negotiated, &self.shared, self.seed, now);
@@ -344,7 +348,7 @@ impl Link {
 
     /// The latest time for the next call of [`tick`](Self::tick); `None` if the link has ended.
     pub(super) fn wake_at(&self) -> Option<Instant> {
-        let at = match &self.state {
+        let wake_at = match &self.state {
             State::Over => return None,
             State::Online(online) => online.wake_at(&self.pending_releases, &self.shared),
             State::Dialing { until }
@@ -356,7 +360,7 @@ impl Link {
         };
         // If the handle of the master was dropped, the link ends at `closing` at the latest.
         let closing = self.closed_at.map(|closed| closed + LINGER);
-        Some(closing.map_or(at, |closing| closing.min(at)))
+        Some(closing.map_or(wake_at, |closing| closing.min(wake_at)))
     }
 
     /// Handles the deadlines that have passed, and refuses the queued requests that have waited too long.
@@ -371,8 +375,10 @@ impl Link {
                     // Refuse the queued requests and all new requests until the master answers again.
                     self.refuse_all(&Fault::Stalled);
                 }
-                let limit = BURST_TIMEOUTS * self.shared.options.node_timeout;
-                self.shared.mailbox.overdue(now, limit, &mut self.batch);
+                let limit = MAX_QUEUE_TIMEOUTS * self.shared.options.node_timeout;
+                self.shared
+                    .mailbox
+                    .take_overdue(now, limit, &mut self.batch);
                 self.refuse_batch(&Fault::Overloaded);
             }
             State::Dialing { until } | State::Handshaking { until, .. } if *until <= now => {
@@ -396,19 +402,19 @@ impl Link {
         if self.outage.is_refusing(now) {
             let fault = self.outage.fault().clone();
             self.refuse_all(&fault);
-            self.shared.mailbox.rest();
+            self.shared.mailbox.mark_idle();
         }
     }
 
     /// Ends the link if the handle of the master was dropped, and no request and no pending release is left. Pending
     /// releases delay the end by [`LINGER`] at most.
     pub(super) fn settle(&mut self, now: Instant) {
-        let closed_for_good = |closed: Instant| now >= closed + LINGER;
-        if !self.closed_at.is_some_and(closed_for_good) {
+        let has_lingered = |closed: Instant| now >= closed + LINGER;
+        if !self.closed_at.is_some_and(has_lingered) {
             if matches!(&self.state, State::Online(online) if !online.is_idle()) {
                 return;
             }
-            self.shared.mailbox.rest();
+            self.shared.mailbox.mark_idle();
             if !self.shared.mailbox.is_over() {
                 return;
             }
@@ -428,28 +434,29 @@ impl Link {
     /// Ends the connection, or the attempt to connect, for the reason `fault`. Answers the outstanding requests, keeps
     /// the outstanding releases as pending, and sets the time of the next attempt to connect.
     fn lose(&mut self, fault: Fault, now: Instant) {
-        let mut lived = None;
+        let mut connection_age = None;
         let fault = match &self.state {
             State::Handshaking { handshake, .. } => {
-                let fault = self.greeted.ended(handshake.progress(), fault);
-                self.shared.count_unanswered(self.greeted.probes());
+                let fault = self.hello_history.record_end(handshake.progress(), fault);
+                self.shared
+                    .count_unanswered(self.hello_history.is_probing());
                 fault
             }
             // The driver has found a server of another kind. It finds out again before the next handshake.
             State::Dialing { .. } if matches!(fault, Fault::Unsupported(_)) => fault,
             _ => {
-                self.greeted.forget();
+                self.hello_history.reset();
                 self.shared.count_unanswered(false);
                 fault
             }
         };
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
-            lived = Some(online.lived(now));
+            connection_age = Some(online.connection_age(now));
             // A proxy may have closed the connection because it does not know the built-in delete command.
-            self.never_try |= online.is_trying();
-            let gone = Fault::Disconnected(fault.to_string().into());
-            for queued in self.pending_releases.put_first(online.hang_up()) {
-                queued.answer(Err(gone.clone()));
+            self.must_not_try_deletion |= online.has_trial_outstanding();
+            let fault_of_outstanding = Fault::Disconnected(fault.to_string().into());
+            for queued in self.pending_releases.prepend(online.into_outstanding()) {
+                queued.answer(Err(fault_of_outstanding.clone()));
             }
         }
         let shared = &self.shared;
@@ -457,9 +464,11 @@ impl Link {
             shared.options.node_timeout,
             (shared.address.name(), &shared.repeats),
         );
-        let pause = self.outage.begin(fault, lived, wait, now, log);
+        let pause = self
+            .outage
+            .handle_failure(fault, connection_age, wait, now, log);
         // A failed attempt also ends the wait for the first connection.
-        if lived.is_none() {
+        if connection_age.is_none() {
             self.outage.end_wait();
         }
         self.state = State::Pausing { until: now + pause };
@@ -468,7 +477,7 @@ impl Link {
         }
         self.refuse_after_wait(now);
         self.settle(now);
-        self.shared.mailbox.rest();
+        self.shared.mailbox.mark_idle();
     }
 
     /// Answers all requests in the mailbox with `fault`.
@@ -490,9 +499,9 @@ impl Link {
     /// left to do.
     pub(super) fn hand_over(&mut self) -> Option<PendingReleases> {
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
-            let gone = Fault::Disconnected(SHUT_DOWN.into());
-            for queued in self.pending_releases.put_first(online.hang_up()) {
-                queued.answer(Err(gone.clone()));
+            let fault_of_outstanding = Fault::Disconnected(SHUT_DOWN.into());
+            for queued in self.pending_releases.prepend(online.into_outstanding()) {
+                queued.answer(Err(fault_of_outstanding.clone()));
             }
         }
         let pending = std::mem::replace(&mut self.pending_releases, PendingReleases::new());
@@ -509,9 +518,9 @@ impl Drop for Link {
             return;
         }
         if let State::Online(online) = std::mem::replace(&mut self.state, State::Over) {
-            let gone = Fault::Disconnected(SHUT_DOWN.into());
-            for queued in online.hang_up() {
-                queued.answer(Err(gone.clone()));
+            let fault_of_outstanding = Fault::Disconnected(SHUT_DOWN.into());
+            for queued in online.into_outstanding() {
+                queued.answer(Err(fault_of_outstanding.clone()));
             }
         }
         self.shared.mailbox.fail(&Fault::Down(SHUT_DOWN.into()));

@@ -28,15 +28,15 @@ pub(super) const FENCE_TTL: Duration =
 pub(super) struct Scripts {
     shas: [Vec<u8>; Script::ALL.len()],
     /// Lua code that begins each script and checks the generation marker. Empty if no check is needed.
-    check: String,
+    marker_check: String,
     /// Whether scripts with a check that grant locks also check the age record. False if the restart guard is off.
-    guards: bool,
+    checks_age: bool,
 }
 
 /// Returns Lua code that ends a script with an error if the server has lost its generation marker within the last
 /// `max_ttl`, and another client has restored it. The server may have forgotten locks, and a client that was connected
 /// before does not notice it otherwise (docs/protocol.md, "Age records").
-fn guard(max_ttl: Duration) -> String {
+fn age_check_code(max_ttl: Duration) -> String {
     let limit = max_ttl.as_millis();
     format!(
         "local aged = redis.pcall('GET', '{AGE}') \
@@ -47,7 +47,7 @@ fn guard(max_ttl: Duration) -> String {
 
 /// Returns Lua code that ends a script with an error if the master's generation marker does not admit this client. A
 /// check in the handshake is not enough, because an operator may raise the marker later.
-fn check(configuration: Configuration) -> String {
+fn marker_check_code(configuration: Configuration) -> String {
     let mut wrong = String::from(if configuration.needs_no_marker() {
         "mark"
     } else {
@@ -74,9 +74,9 @@ impl Scripts {
     ///
     /// For such a client, the check in the handshake is enough. An operator who replaces the masters closes the
     /// client's connections, and the next handshake then refuses the client.
-    pub(super) fn of(configuration: Configuration, restart_guard: RestartGuard) -> Self {
+    pub(super) fn new(configuration: Configuration, restart_guard: RestartGuard) -> Self {
         if configuration.checks_each_request() {
-            Self::checked(configuration, restart_guard)
+            Self::with_marker_check(configuration, restart_guard)
         } else {
             Self::default()
         }
@@ -84,10 +84,13 @@ impl Scripts {
 
     /// The scripts of a client with this configuration. They check the generation marker even if the client's masters
     /// were never replaced.
-    pub(super) fn checked(configuration: Configuration, restart_guard: RestartGuard) -> Self {
+    pub(super) fn with_marker_check(
+        configuration: Configuration,
+        restart_guard: RestartGuard,
+    ) -> Self {
         Self {
-            check: check(configuration),
-            guards: restart_guard != RestartGuard::Off,
+            marker_check: marker_check_code(configuration),
+            checks_age: restart_guard != RestartGuard::Off,
             ..Self::default()
         }
     }
@@ -101,35 +104,35 @@ impl Scripts {
         out: &mut Vec<u8>,
     ) -> impl Iterator<Item = Script> + use<> {
         for script in set.scripts() {
-            let check = if script.checks_marker() {
-                &*self.check
+            let marker_check = if script.checks_marker() {
+                &*self.marker_check
             } else {
                 ""
             };
-            let guard = if self.guards && script.grants() {
-                guard(max_ttl)
+            let age_check = if self.checks_age && script.grants() {
+                age_check_code(max_ttl)
             } else {
                 String::new()
             };
             let source = format!(
-                "{check}{guard}local MAX_TTL, FENCE_TTL, NOTE_LIVES, NOTE_SHOWN = {}, '{}', {NOTE_LIVES}, {NOTE_SHOWN}\n{}",
+                "{marker_check}{age_check}local MAX_TTL, FENCE_TTL, NOTE_LIVES, NOTE_SHOWN = {}, '{}', {NOTE_LIVES}, {NOTE_SHOWN}\n{}",
                 max_ttl.as_millis(),
                 FENCE_TTL.as_millis(),
                 script.source()
             );
-            Command::words(out, &["SCRIPT", "LOAD", &source]);
+            Command::write_words(out, &["SCRIPT", "LOAD", &source]);
         }
         set.scripts()
     }
 
     /// Whether the scripts check the generation marker.
     pub(super) fn is_checked(&self) -> bool {
-        !self.check.is_empty()
+        !self.marker_check.is_empty()
     }
 
     /// The set of scripts that this connection must load before it can execute the request; `None` if nothing is
     /// missing.
-    pub(super) fn lacks(&self, request: &Request) -> Option<Set> {
+    pub(super) fn set_to_load(&self, request: &Request) -> Option<Set> {
         let script = self.script(request)?;
         let missing = self.shas[script as usize].is_empty();
         missing.then(|| script.row().set)
@@ -139,22 +142,26 @@ impl Scripts {
     /// without a fencing token needs a script only if the generation marker must be checked.
     fn script(&self, request: &Request) -> Option<Script> {
         let classic = matches!(request, Request::Acquire { .. }) && self.is_checked();
-        Script::of(request).or(classic.then_some(Script::Classic))
+        Script::for_request(request).or(classic.then_some(Script::Classic))
     }
 
     /// Whether this connection has loaded a set of scripts.
-    pub(super) fn has(&self, set: Set) -> bool {
+    pub(super) fn has_loaded(&self, set: Set) -> bool {
         set.scripts()
             .all(|script| !self.shas[script as usize].is_empty())
     }
 
     /// The sets of scripts that this connection has loaded.
     pub(super) fn loaded_sets(&self) -> impl Iterator<Item = Set> {
-        Set::ALL.into_iter().filter(|set| self.has(*set))
+        Set::ALL.into_iter().filter(|set| self.has_loaded(*set))
     }
 
     /// Handles the reply to one command that [`load`](Self::load) wrote.
-    pub(super) fn loaded(&mut self, script: Script, reply: &Value<'_>) -> Result<(), Fault> {
+    pub(super) fn handle_load_reply(
+        &mut self,
+        script: Script,
+        reply: &Value<'_>,
+    ) -> Result<(), Fault> {
         match reply {
             Value::Bulk(sha) if sha.len() == 40 => self.shas[script as usize] = sha.to_vec(),
             Value::Error(error) => return Err(server_fault(error)),
@@ -168,7 +175,7 @@ impl Scripts {
     }
 
     /// Begins the command that runs `script` with `keys` keys and `args` arguments.
-    pub(super) fn call<'a>(
+    pub(super) fn begin_call<'a>(
         &self,
         script: Script,
         keys: usize,
@@ -176,10 +183,10 @@ impl Scripts {
         out: &'a mut Vec<u8>,
     ) -> Command<'a> {
         debug_assert!(
-            script.takes(keys, args),
+            script.accepts(keys, args),
             "the script {script:?} does not take {keys} keys and {args} arguments"
         );
-        let mut command = Command::of(out, 3 + keys + args);
+        let mut command = Command::new(out, 3 + keys + args);
         command
             .arg("EVALSHA")
             .arg(&self.shas[script as usize])
@@ -195,41 +202,54 @@ mod tests {
 
     #[test]
     fn loaded_scripts_check_no_generation_marker_if_masters_were_never_replaced() {
-        let print = |name| Fingerprint::new([name]);
-        let loaded = |configuration: Configuration| {
-            let (scripts, mut out) = (Scripts::of(configuration, RestartGuard::On), Vec::new());
+        let fingerprint = |name| Fingerprint::new([name]);
+        let load_all = |configuration: Configuration| {
+            let (scripts, mut out) = (Scripts::new(configuration, RestartGuard::On), Vec::new());
             for set in Set::ALL {
                 let _ = scripts.load(set, Duration::from_secs(30), &mut out);
             }
             String::from_utf8(out).expect("the commands must be text")
         };
-        let never = loaded(Configuration::new(0, print("a"), None));
-        let check = format!("local mark = redis.call('GET', '{MASTERS}') if ");
+        let unchanged = load_all(Configuration::new(0, fingerprint("a"), None));
+        let marker_check = format!("local mark = redis.call('GET', '{MASTERS}') if ");
         assert!(
-            !never.contains(&check),
-            "scripts must not check the marker if masters were never replaced: {never}"
+            !unchanged.contains(&marker_check),
+            "scripts must not check the marker if masters were never replaced: {unchanged}"
         );
         let all = Script::ALL.into_iter();
-        let checked = all.filter(|script| script.checks_marker()).count();
+        let checking_count = all.filter(|script| script.checks_marker()).count();
         assert!(
-            (1..Script::ALL.len()).contains(&checked),
-            "some scripts must check the marker, but not all: {checked}"
+            (1..Script::ALL.len()).contains(&checking_count),
+            "some scripts must check the marker, but not all: {checking_count}"
         );
-        let both = loaded(Configuration::new(0, print("a"), Some(print("b"))));
-        assert_eq!(both.matches("if mark and mark ~= '0 ").count(), checked);
-        let next = loaded(Configuration::new(1, print("b"), None));
-        assert_eq!(next.matches("if true and mark ~= '2 ").count(), checked);
+        let change_begun = load_all(Configuration::new(
+            0,
+            fingerprint("a"),
+            Some(fingerprint("b")),
+        ));
+        assert_eq!(
+            change_begun.matches("if mark and mark ~= '0 ").count(),
+            checking_count
+        );
+        let change_done = load_all(Configuration::new(1, fingerprint("b"), None));
+        assert_eq!(
+            change_done.matches("if true and mark ~= '2 ").count(),
+            checking_count
+        );
         // Scripts that grant locks also check the age record.
-        assert!(!never.contains(YOUNG));
+        assert!(!unchanged.contains(YOUNG));
         let granting = Script::ALL.into_iter().filter(|script| script.grants());
         let granting = granting.inspect(|script| assert!(script.checks_marker(), "{script:?}"));
-        let granting = granting.count();
-        for checking in [both, next] {
-            assert_eq!(checking.matches(YOUNG).count(), granting);
+        let granting_count = granting.count();
+        for scripts_text in [change_begun, change_done] {
+            assert_eq!(scripts_text.matches(YOUNG).count(), granting_count);
         }
-        let off = Scripts::checked(Configuration::new(1, print("b"), None), RestartGuard::Off);
+        let unguarded = Scripts::with_marker_check(
+            Configuration::new(1, fingerprint("b"), None),
+            RestartGuard::Off,
+        );
         let mut out = Vec::new();
-        let _ = off.load(Set::Plain, Duration::from_secs(30), &mut out);
+        let _ = unguarded.load(Set::Plain, Duration::from_secs(30), &mut out);
         assert!(!String::from_utf8_lossy(&out).contains(YOUNG));
     }
 
@@ -244,8 +264,11 @@ mod tests {
             !text.contains("--+"),
             "every shared part must be inserted: {text}"
         );
-        let counts = |script: &Script| script.row().source.contains("--+ fence/read.lua\n");
-        let fenced = Script::ALL.iter().filter(|script| counts(script)).count();
+        let reads_counter = |script: &Script| script.row().source.contains("--+ fence/read.lua\n");
+        let fenced = Script::ALL
+            .iter()
+            .filter(|script| reads_counter(script))
+            .count();
         assert!(fenced > 0);
         assert_eq!(text.matches("local fence = ").count(), fenced);
         assert!(

@@ -13,10 +13,10 @@ use crate::panics;
 /// lookup runs at a time.
 #[derive(Default)]
 pub(super) struct Lookup {
-    under_way: Mutex<Option<Question>>,
+    running_task: Mutex<Option<LookupTask>>,
 }
 
-type Question = JoinHandle<io::Result<Vec<SocketAddr>>>;
+type LookupTask = JoinHandle<io::Result<Vec<SocketAddr>>>;
 
 impl Lookup {
     /// Returns the addresses of a host name in the resolver's order, at least one. A host name without an address is an
@@ -25,22 +25,22 @@ impl Lookup {
     where
         N: ToSocketAddrs + Send + 'static,
     {
-        let mut asking = Asking {
+        let mut call = LookupCall {
             lookup: self,
-            question: self.slot().take(),
+            task: self.lock_task().take(),
         };
-        if asking.question.is_none() {
+        if call.task.is_none() {
             // `spawn_blocking` panics if the operating system refuses another thread.
-            let look = move || Ok(name.to_socket_addrs()?.collect());
-            let started = panics::caught(|| tokio::task::spawn_blocking(look));
-            let started = started.map_err(|panic| io::Error::other(panics::text(&panic)));
-            asking.question = Some(started?);
+            let resolve = move || Ok(name.to_socket_addrs()?.collect());
+            let spawned = panics::caught(|| tokio::task::spawn_blocking(resolve));
+            let spawned = spawned.map_err(|panic| io::Error::other(panics::text(&panic)));
+            call.task = Some(spawned?);
         }
-        let Some(question) = &mut asking.question else {
+        let Some(task) = &mut call.task else {
             return Err(io::ErrorKind::Other.into());
         };
-        let answer = Pin::new(question).await;
-        asking.question = None;
+        let answer = Pin::new(task).await;
+        call.task = None;
         let addresses: Vec<_> = answer.map_err(io::Error::other)??;
         if addresses.is_empty() {
             return Err(io::Error::new(
@@ -51,8 +51,8 @@ impl Lookup {
         Ok(addresses)
     }
 
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Question>> {
-        self.under_way
+    fn lock_task(&self) -> std::sync::MutexGuard<'_, Option<LookupTask>> {
+        self.running_task
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -60,15 +60,15 @@ impl Lookup {
 
 /// A caller that waits for a running name lookup. If the caller stops waiting, the lookup continues, and the next
 /// caller gets its result.
-struct Asking<'a> {
+struct LookupCall<'a> {
     lookup: &'a Lookup,
-    question: Option<Question>,
+    task: Option<LookupTask>,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for LookupCall<'_> {
     fn drop(&mut self) {
-        if let Some(question) = self.question.take() {
-            *self.lookup.slot() = Some(question);
+        if let Some(task) = self.task.take() {
+            *self.lookup.lock_task() = Some(task);
         }
     }
 }
@@ -82,9 +82,9 @@ mod tests {
     use super::*;
 
     /// A host name whose lookup takes 300 ms.
-    struct Slow(Arc<AtomicUsize>);
+    struct SlowName(Arc<AtomicUsize>);
 
-    impl ToSocketAddrs for Slow {
+    impl ToSocketAddrs for SlowName {
         type Iter = std::vec::IntoIter<SocketAddr>;
 
         fn to_socket_addrs(&self) -> io::Result<Self::Iter> {
@@ -96,26 +96,26 @@ mod tests {
 
     #[tokio::test]
     async fn later_caller_receives_the_result_of_a_name_lookup_that_earlier_callers_abandoned() {
-        let asked = Arc::new(AtomicUsize::new(0));
+        let lookups = Arc::new(AtomicUsize::new(0));
         let lookup = Lookup::default();
-        let mut given_up = 0;
+        let mut abandoned = 0;
         let addresses = loop {
-            let attempt = lookup.addresses(Slow(asked.clone()));
+            let attempt = lookup.addresses(SlowName(lookups.clone()));
             match tokio::time::timeout(Duration::from_millis(20), attempt).await {
                 Ok(addresses) => break addresses.expect("the lookup must return addresses"),
-                Err(_) => given_up += 1,
+                Err(_) => abandoned += 1,
             }
         };
         assert_eq!(addresses.len(), 1);
         assert!(
-            given_up > 1,
-            "at least two callers must stop waiting for the lookup, but only {given_up} did"
+            abandoned > 1,
+            "at least two callers must stop waiting for the lookup, but only {abandoned} did"
         );
-        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        assert_eq!(lookups.load(Ordering::SeqCst), 1);
         lookup
-            .addresses(Slow(asked.clone()))
+            .addresses(SlowName(lookups.clone()))
             .await
             .expect("a new lookup must be made");
-        assert_eq!(asked.load(Ordering::SeqCst), 2);
+        assert_eq!(lookups.load(Ordering::SeqCst), 2);
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::decode::{NoAnswer, acquired, counter};
+use super::decode::{NoAnswer, acquire_answer, counter};
 use super::encode::millis;
 use super::layout::{AS_PROPOSED, DELETED, NOT_OURS, NOT_RELEASED, NOT_TRIED};
 use super::loaded::Scripts;
-use super::refusal::refused;
+use super::refusal::reply_fault;
 use super::resp::Value;
 use super::runs::{Kind, Member, Placed};
 use super::script::Script;
@@ -15,7 +15,7 @@ use crate::node::{Answer, Claim, Fairness, Fault, Request};
 
 /// The smallest number of acquires for which one combined call is faster than single calls. The number is larger for
 /// old Redis versions (before 7), because their calls with many arguments are slower.
-pub(super) fn least_acquires(version: Option<&str>) -> usize {
+pub(super) fn min_acquires(version: Option<&str>) -> usize {
     let major = version.and_then(|text| text.split('.').next()?.parse::<u32>().ok());
     if major.is_some_and(|major| major >= 7) {
         3
@@ -26,7 +26,7 @@ pub(super) fn least_acquires(version: Option<&str>) -> usize {
 
 /// The claim of a request if it is for a plain lock, otherwise `None`. A combined call can take and release only plain
 /// locks.
-fn plain(request: &Request) -> Option<&Claim> {
+fn plain_claim(request: &Request) -> Option<&Claim> {
     match request {
         Request::Acquire { claim, .. }
         | Request::Confirm { claim, .. }
@@ -34,7 +34,7 @@ fn plain(request: &Request) -> Option<&Claim> {
         | Request::Read { claim, .. }
         | Request::Write { claim, .. } => claim.shape().is_plain().then_some(claim),
         Request::Extend { .. }
-        | Request::Look { .. }
+        | Request::Status { .. }
         | Request::Break { .. }
         | Request::Note { .. }
         | Request::List { .. }
@@ -44,7 +44,7 @@ fn plain(request: &Request) -> Option<&Claim> {
 
 /// Whether the plain lock of this claim has a queue. `None` if a combined call cannot contain requests of this claim:
 /// the claim has already queued with a ticket, or uses neither a queue nor a fencing counter.
-fn lines(claim: &Claim) -> Option<bool> {
+fn has_queue(claim: &Claim) -> Option<bool> {
     match claim.fairness() {
         Fairness::Fair(None) => Some(true),
         Fairness::Unordered if claim.fenced() => Some(false),
@@ -54,72 +54,81 @@ fn lines(claim: &Claim) -> Option<bool> {
 
 impl Member for Queued {
     fn kind(&self) -> Kind {
-        let claim = plain(&self.request).filter(|_| !self.apart);
-        let Some(lines) = claim.and_then(lines) else {
+        let claim = plain_claim(&self.request).filter(|_| !self.needs_own_call);
+        let Some(has_queue) = claim.and_then(has_queue) else {
             return Kind::Single;
         };
         match &self.request {
-            Request::Acquire { ttl, .. } => Kind::Acquire { lines, ttl: *ttl },
-            Request::Release { claim, .. } if !claim.is_noted() => Kind::Release { lines },
+            Request::Acquire { ttl, .. } => Kind::Acquire {
+                has_queue,
+                ttl: *ttl,
+            },
+            Request::Release { claim, .. } if !claim.is_noted() => Kind::Release { has_queue },
             _ => Kind::Single,
         }
     }
 
     fn key(&self) -> Option<&[u8]> {
         match &self.request {
-            Request::Look { key } | Request::Break { key, .. } => Some(key),
-            request => plain(request).map(Claim::key),
+            Request::Status { key } | Request::Break { key, .. } => Some(key),
+            request => plain_claim(request).map(Claim::key),
         }
     }
 }
 
 impl Scripts {
     /// Writes the requests in `run` as one command. They are of one kind and for different locks.
-    pub(super) fn encode_many(&self, run: &[Placed<Queued>], out: &mut Vec<u8>) {
+    pub(super) fn encode_many(&self, placed_run: &[Placed<Queued>], out: &mut Vec<u8>) {
         // Write a command even if `is_noted` has become true since the release was queued: a reply will be expected.
         let before = out.len();
-        match run.first().map(|first| &first.member.request) {
+        match placed_run.first().map(|first| &first.member.request) {
             Some(Request::Acquire { claim, ttl, .. }) => {
-                self.acquire_many(run, lines(claim).unwrap_or(false), *ttl, out);
+                self.acquire_many(placed_run, has_queue(claim).unwrap_or(false), *ttl, out);
             }
             Some(Request::Release { claim, .. }) => {
-                self.release_many(run, lines(claim).unwrap_or(false), out);
+                self.release_many(placed_run, has_queue(claim).unwrap_or(false), out);
             }
             _ => {}
         }
         debug_assert!(out.len() > before, "a command was written");
     }
 
-    fn acquire_many(&self, run: &[Placed<Queued>], lines: bool, ttl: Duration, out: &mut Vec<u8>) {
+    fn acquire_many(
+        &self,
+        run: &[Placed<Queued>],
+        has_queue: bool,
+        ttl: Duration,
+        out: &mut Vec<u8>,
+    ) {
         let count = run.len();
-        let mut command = self.call(Script::AcquireMany, count, 2 + 2 * count, out);
-        for key in run.iter().filter_map(|one| one.member.key()) {
+        let mut command = self.begin_call(Script::AcquireMany, count, 2 + 2 * count, out);
+        for key in run.iter().filter_map(|placed| placed.member.key()) {
             command.arg(key);
         }
-        command.number(millis(ttl)).number(u64::from(lines));
-        for one in run {
+        command.number(millis(ttl)).number(u64::from(has_queue));
+        for placed in run {
             if let Request::Acquire {
                 claim, proposal, ..
-            } = &one.member.request
+            } = &placed.member.request
             {
                 command.arg(claim.token().to_hex()).number(*proposal);
             }
         }
     }
 
-    fn release_many(&self, run: &[Placed<Queued>], lines: bool, out: &mut Vec<u8>) {
+    fn release_many(&self, run: &[Placed<Queued>], has_queue: bool, out: &mut Vec<u8>) {
         let count = run.len();
-        let args = count + usize::from(lines);
-        let mut command = self.call(Script::ReleaseMany, count, args, out);
-        for key in run.iter().filter_map(|one| one.member.key()) {
+        let args = count + usize::from(has_queue);
+        let mut command = self.begin_call(Script::ReleaseMany, count, args, out);
+        for key in run.iter().filter_map(|placed| placed.member.key()) {
             command.arg(key);
         }
-        for one in run {
-            if let Request::Release { claim, .. } = &one.member.request {
+        for placed in run {
+            if let Request::Release { claim, .. } = &placed.member.request {
                 command.arg(claim.token().to_hex());
             }
         }
-        if lines {
+        if has_queue {
             command.number(1);
         }
     }
@@ -127,14 +136,14 @@ impl Scripts {
 
 /// The answer to one request of a combined call. `None` if the script did not execute this request. The client then
 /// sends the request as a separate command.
-pub(super) type Each = Option<Result<Answer, Fault>>;
+pub(super) type EachAnswer = Option<Result<Answer, Fault>>;
 
 /// Writes the answer to each request of a combined call to `into`. Returns a fault if the reply is malformed; then the
 /// content of `into` must not be used.
 pub(super) fn decode_many(
     run: &[Queued],
     value: &Value<'_>,
-    into: &mut Vec<Each>,
+    into: &mut Vec<EachAnswer>,
 ) -> Result<(), Fault> {
     into.clear();
     match value {
@@ -143,53 +152,53 @@ pub(super) fn decode_many(
         Value::Error(error) if error.starts_with(b"NOPERM ") => {
             into.extend(run.iter().map(|_| None));
         }
-        Value::Error(error) => into.extend(run.iter().map(|one| {
-            let script = match one.request {
+        Value::Error(error) => into.extend(run.iter().map(|queued| {
+            let script = match queued.request {
                 Request::Release { .. } => Script::ReleaseMany,
                 _ => Script::AcquireMany,
             };
-            Some(Err(refused(Some(script), error)))
+            Some(Err(reply_fault(Some(script), error)))
         })),
         Value::Bulk(signs) if signs.len() == run.len() => {
-            for (one, sign) in run.iter().zip(signs.chunks(1)) {
-                into.push(said(&one.request, &Value::Bulk(sign))?);
+            for (queued, sign) in run.iter().zip(signs.chunks(1)) {
+                into.push(decode_reply(&queued.request, &Value::Bulk(sign))?);
             }
         }
         Value::Array(values) if values.len() == run.len() => {
-            for (one, value) in run.iter().zip(values) {
-                into.push(said(&one.request, value)?);
+            for (queued, value) in run.iter().zip(values) {
+                into.push(decode_reply(&queued.request, value)?);
             }
         }
-        _ => return Err(malformed()),
+        _ => return Err(malformed_fault()),
     }
     Ok(())
 }
 
-fn said(request: &Request, value: &Value<'_>) -> Result<Each, Fault> {
+fn decode_reply(request: &Request, value: &Value<'_>) -> Result<EachAnswer, Fault> {
     match request {
         Request::Acquire {
             claim, proposal, ..
-        } => taken(claim, *proposal, value),
-        Request::Release { .. } => released(value),
-        _ => Err(malformed()),
+        } => acquire_result(claim, *proposal, value),
+        Request::Release { .. } => release_result(value),
+        _ => Err(malformed_fault()),
     }
 }
 
-fn malformed() -> Fault {
+fn malformed_fault() -> Fault {
     Fault::Server("the reply does not fit the requests".into())
 }
 
-fn released(value: &Value<'_>) -> Result<Each, Fault> {
+fn release_result(value: &Value<'_>) -> Result<EachAnswer, Fault> {
     Ok(match value {
         Value::Bulk([DELETED]) => Some(Ok(Answer::Released(true))),
         Value::Bulk([NOT_OURS]) => Some(Ok(Answer::Released(false))),
         Value::Bulk([NOT_RELEASED]) => None,
-        Value::Error(error) => Some(Err(refused(Some(Script::ReleaseMany), error))),
-        _ => return Err(malformed()),
+        Value::Error(error) => Some(Err(reply_fault(Some(Script::ReleaseMany), error))),
+        _ => return Err(malformed_fault()),
     })
 }
 
-fn taken(claim: &Claim, proposal: u64, value: &Value<'_>) -> Result<Each, Fault> {
+fn acquire_result(claim: &Claim, proposal: u64, value: &Value<'_>) -> Result<EachAnswer, Fault> {
     let answer = match value {
         Value::Int(NOT_TRIED) => return Ok(None),
         Value::Int(AS_PROPOSED) => {
@@ -198,8 +207,11 @@ fn taken(claim: &Claim, proposal: u64, value: &Value<'_>) -> Result<Each, Fault>
                 counter: Some(number),
             })
         }
-        Value::Error(error) => Err(NoAnswer::Fault(refused(Some(Script::AcquireMany), error))),
-        value => acquired(claim, value),
+        Value::Error(error) => Err(NoAnswer::Fault(reply_fault(
+            Some(Script::AcquireMany),
+            error,
+        ))),
+        value => acquire_answer(claim, value),
     };
     match answer {
         Ok(answer) => Ok(Some(Ok(answer))),
@@ -227,7 +239,7 @@ mod tests {
             runs.add(Queued::new(request, Reply::ignored()), &mut placed);
         }
         runs.close(&mut placed);
-        assert_eq!(placed[0].along, 1);
+        assert_eq!(placed[0].followers, 1);
         // The claim gets a note after its release was queued, as if another thread wrote the note.
         claims[0].take_note();
         let mut out = Vec::new();

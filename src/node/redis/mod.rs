@@ -50,7 +50,7 @@ use std::time::Duration;
 
 use self::shared::Shared;
 use super::actor::mailbox::Queued;
-use super::actor::panicked::while_inspecting;
+use super::actor::panicked::inspection_fault;
 use super::actor::pending_releases::PendingReleases;
 use super::change::{ChangeOrder, ChangeSeen};
 use super::{Fault, Node, NodeName, Reply, Request, Subscriber};
@@ -145,7 +145,7 @@ impl Node for RedisNode {
         let (shared, scope) = (self.shared.for_another_connection(), scope.clone());
         let inspect = async move {
             let found = panics::caught_in(inspect::inspect(&Arc::new(shared), &scope)).await;
-            found.unwrap_or_else(|panic| Inspection::failed(name, while_inspecting(&panic)))
+            found.unwrap_or_else(|panic| Inspection::failed(name, inspection_fault(&panic)))
         };
         Box::pin(runtime::in_runtime(inspect))
     }

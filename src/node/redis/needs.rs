@@ -13,7 +13,7 @@ use crate::keys::{self, Family, LEADER, LEADER_PLACE, RESERVED, WAKE, WAKE_PLACE
 use crate::node::Scope;
 use crate::node::right::{Purpose, Right};
 
-const DATABASE: &str = "{db}";
+const DATABASE_PLACEHOLDER: &str = "{db}";
 
 /// The table of rights. No command in it changes data, so an inspection can run all of them.
 const USES: &[(Purpose, &str)] = &[
@@ -188,16 +188,16 @@ pub(super) fn purposes_of_operators(
         ..scope.clone()
     };
     // Leave out the right to read the persistence settings: operators do not read them.
-    let of_clients = purposes(&scope, guarded, database);
-    of_clients
+    let client_purposes = purposes(&scope, guarded, database);
+    client_purposes
         .filter(|purpose| *purpose != Purpose::Persistence)
         .chain([Purpose::Changing])
 }
 
 /// All keys that an operator reads or writes to copy `key` to a new master, each with its family (the kind of key).
 /// Empty if `key` stores neither a value under a lock nor a fencing counter.
-pub(super) fn copied_with(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
-    let of = |families: BTreeSet<Family>, lock: &[u8]| {
+pub(super) fn keys_to_copy(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
+    let keys_of = |families: BTreeSet<Family>, lock: &[u8]| {
         let key = |family: Family| (family, [family.before().as_bytes(), lock].concat());
         families.into_iter().map(key).collect()
     };
@@ -211,13 +211,13 @@ pub(super) fn copied_with(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
         ];
         let needs = needs(under_lock.into_iter());
         let families = needs.iter().filter_map(Need::family);
-        return of(
+        return keys_of(
             families.filter(|family| !family.is_one_key()).collect(),
             lock,
         );
     }
     match key.strip_prefix(Family::Fence.before().as_bytes()) {
-        Some(lock) => of([Family::Lock, Family::Fence].into(), lock),
+        Some(lock) => keys_of([Family::Lock, Family::Fence].into(), lock),
         None => Vec::new(),
     }
 }
@@ -233,11 +233,11 @@ pub(super) fn right_to_key(family: Family, lock: &[u8], prefix: &str) -> Right {
         _ => (family, lock),
     };
     if !prefix.is_empty() && name.starts_with(prefix.as_bytes()) {
-        return Right::Keys(pattern(family, prefix));
+        return Right::Keys(acl_pattern(family, prefix));
     }
     let colon = name.iter().position(|byte| *byte == b':');
     let before = &name[..colon.map_or(name.len(), |at| at + 1)];
-    Right::Keys(pattern(family, &String::from_utf8_lossy(before)))
+    Right::Keys(acl_pattern(family, &String::from_utf8_lossy(before)))
 }
 
 /// The names that replace the placeholders in the commands of the table.
@@ -249,7 +249,7 @@ pub(super) struct Names {
 
 impl Names {
     /// Names of locks, keys and channels that no client uses. An inspection that uses them does not affect any lock.
-    pub(super) fn unheard_of(scope: &Scope, database: i64) -> Self {
+    pub(super) fn unused(scope: &Scope, database: i64) -> Self {
         Self {
             lock: format!("{}quorate-doctor-{}", scope.prefix, scope.unheard_of),
             channel: format!("{WAKE}{}", scope.unheard_of),
@@ -261,23 +261,23 @@ impl Names {
 /// One command of the table, with all purposes for which it is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Need {
-    line: &'static str,
+    template: &'static str,
     purposes: Vec<Purpose>,
 }
 
-/// The commands that are needed for the `wanted` purposes, in the order of the table. A command with several purposes
+/// The commands that are needed for the `wanted_purposes` purposes, in the order of the table. A command with several purposes
 /// is listed once.
-pub(super) fn needs(wanted: impl Iterator<Item = Purpose>) -> Vec<Need> {
-    let wanted: Vec<Purpose> = wanted.collect();
+pub(super) fn needs(wanted_purposes: impl Iterator<Item = Purpose>) -> Vec<Need> {
+    let wanted_purposes: Vec<Purpose> = wanted_purposes.collect();
     let mut needs: Vec<Need> = Vec::new();
-    for &(purpose, line) in USES {
-        if !wanted.contains(&purpose) {
+    for &(purpose, template) in USES {
+        if !wanted_purposes.contains(&purpose) {
             continue;
         }
-        match needs.iter_mut().find(|need| need.line == line) {
+        match needs.iter_mut().find(|need| need.template == template) {
             Some(need) => need.purposes.push(purpose),
             None => needs.push(Need {
-                line,
+                template,
                 purposes: vec![purpose],
             }),
         }
@@ -288,7 +288,7 @@ pub(super) fn needs(wanted: impl Iterator<Item = Purpose>) -> Vec<Need> {
 impl Need {
     /// The name of the command in an ACL, for example `get` or `script|load`.
     fn command(&self) -> String {
-        let mut words = self.line.split(' ');
+        let mut words = self.template.split(' ');
         let name = words.next().unwrap_or_default().to_ascii_lowercase();
         match name.as_str() {
             "script" | "client" | "config" => {
@@ -301,7 +301,7 @@ impl Need {
 
     /// The family of keys that the command uses (lock keys, counters and so on); `None` if it uses no keys.
     fn family(&self) -> Option<Family> {
-        let mut words = self.line.split(' ');
+        let mut words = self.template.split(' ');
         words.find_map(|word| {
             Family::ALL
                 .into_iter()
@@ -316,16 +316,16 @@ impl Need {
 
     /// The prefix of the channels that the command uses; `None` if it uses no channels.
     fn channels(&self) -> Option<&'static str> {
-        self.line.split(' ').find_map(|word| match word {
+        self.template.split(' ').find_map(|word| match word {
             WAKE_PLACE => Some(WAKE),
             LEADER_PLACE => Some(LEADER),
             _ => None,
         })
     }
 
-    /// Whether `line` is the text of this command in the table.
-    pub(super) fn is(&self, line: &str) -> bool {
-        self.line == line
+    /// Whether `template` is the text of this command in the table.
+    pub(super) fn is_command(&self, template: &str) -> bool {
+        self.template == template
     }
 
     /// The purposes for which the user needs the right to run the command.
@@ -335,10 +335,10 @@ impl Need {
 
     /// Writes the command, with `names` in place of the placeholders.
     pub(super) fn write(&self, names: &Names, out: &mut Vec<u8>) {
-        let words = self.line.split(' ').map(|word| match word {
+        let words = self.template.split(' ').map(|word| match word {
             WAKE_PLACE => names.channel.clone(),
             LEADER_PLACE => format!("{LEADER}{}", names.lock),
-            DATABASE => names.database.to_string(),
+            DATABASE_PLACEHOLDER => names.database.to_string(),
             word => match Family::ALL
                 .into_iter()
                 .find(|family| family.place() == word)
@@ -353,7 +353,7 @@ impl Need {
             },
         });
         let words: Vec<String> = words.collect();
-        let mut command = Command::of(out, words.len());
+        let mut command = Command::new(out, words.len());
         for word in &words {
             command.arg(word);
         }
@@ -361,7 +361,7 @@ impl Need {
 
     /// The right that the user lacks, according to the reply to the command. `None` if the command succeeded, or if its
     /// error does not concern rights: for example, the master is a replica, or a key has a value of another type.
-    pub(super) fn missing(&self, prefix: &str, reply: &Value<'_>) -> Option<Right> {
+    pub(super) fn missing_right(&self, prefix: &str, reply: &Value<'_>) -> Option<Right> {
         let Value::Error(error) = reply else {
             return None;
         };
@@ -373,21 +373,23 @@ impl Need {
         if !error.starts_with("NOPERM") {
             return None;
         }
-        Some(match (Denied::of(&error), self.family(), self.channels()) {
-            (Denied::Key, Some(family), _) => Right::Keys(pattern(family, prefix)),
-            (Denied::Channel, _, Some(channels)) => Right::Channels(format!("{channels}*")),
-            _ => Right::Command(self.command()),
-        })
+        Some(
+            match (Denied::from_error(&error), self.family(), self.channels()) {
+                (Denied::Key, Some(family), _) => Right::Keys(acl_pattern(family, prefix)),
+                (Denied::Channel, _, Some(channels)) => Right::Channels(format!("{channels}*")),
+                _ => Right::Command(self.command()),
+            },
+        )
     }
 }
 
 /// The ACL pattern of the keys of one family that belong to locks with this prefix.
-fn pattern(family: Family, prefix: &str) -> String {
+fn acl_pattern(family: Family, prefix: &str) -> String {
     let slots = || {
         format!(
             "{}*:{}",
             Family::Slot.before(),
-            pattern(Family::Lock, prefix)
+            acl_pattern(Family::Lock, prefix)
         )
     };
     match family {
@@ -395,7 +397,7 @@ fn pattern(family: Family, prefix: &str) -> String {
         family if family.is_one_key() => return family.before().to_owned(),
         Family::SlotFence => return format!("{RESERVED}*:{}", slots()),
         Family::HoldNote => {
-            return format!("{}*:{}", family.before(), pattern(Family::Lock, prefix));
+            return format!("{}*:{}", family.before(), acl_pattern(Family::Lock, prefix));
         }
         _ => {}
     }

@@ -14,22 +14,23 @@ pub(super) struct Raised<'a> {
 }
 
 /// The text in front of the line number in an error.
-const PLACE: &str = "@user_script:";
+const LINE_PREFIX: &str = "@user_script:";
 
 impl<'a> Raised<'a> {
     /// Parses an error reply. The text of an error that no script raised stays unchanged.
     pub(super) fn read(reply: &'a str) -> Self {
         // Before Redis 7: `ERR Error running script (call to f_..): @user_script:7: @user_script: 7: -OOM ..`
-        let wrapped = reply.strip_prefix("ERR Error running script (call to f_");
-        let wrapped = wrapped.and_then(|rest| Some(rest.split_once("): ")?.1));
-        let mut text = wrapped.unwrap_or(reply);
+        let unwrapped = reply.strip_prefix("ERR Error running script (call to f_");
+        let unwrapped = unwrapped.and_then(|rest| Some(rest.split_once("): ")?.1));
+        let mut text = unwrapped.unwrap_or(reply);
         let mut line = None;
-        while let Some((number, rest)) = text.strip_prefix(PLACE).and_then(place) {
+        while let Some((number, rest)) = text.strip_prefix(LINE_PREFIX).and_then(split_line_number)
+        {
             (text, line) = (rest, Some(number));
         }
         if line.is_some() {
             text = text.strip_prefix('-').unwrap_or(text);
-        } else if let Some((_, rest)) = text.rsplit_once(PLACE) {
+        } else if let Some((_, rest)) = text.rsplit_once(LINE_PREFIX) {
             // From Redis 7 on: `ERR .. script: .., on @user_script:7.`
             line = rest
                 .strip_suffix('.')
@@ -40,18 +41,21 @@ impl<'a> Raised<'a> {
 
     /// A message that names the command, key or channel that the user has no right to use; `None` for other errors.
     /// `source` is the source of the script that raised the error.
-    pub(super) fn denied(&self, source: Option<&str>) -> Option<String> {
+    pub(super) fn denied_message(&self, source: Option<&str>) -> Option<String> {
         let text = self.text.strip_prefix("ERR ").unwrap_or(self.text);
-        let said = [
+        let beginnings = [
             "The user executing the script can't ",
             "ACL failure in script: ",
         ];
-        if !said.iter().any(|said| text.starts_with(said)) {
+        if !beginnings
+            .iter()
+            .any(|beginning| text.starts_with(beginning))
+        {
             return None;
         }
         let call = self.call(source);
-        let what = match Denied::of(text) {
-            Denied::Command => match command(text).or(call.map(|call| call.command)) {
+        let action = match Denied::from_error(text) {
+            Denied::Command => match denied_command(text).or(call.map(|call| call.command)) {
                 Some(name) => format!("run {}", name.to_ascii_uppercase()),
                 None => "run a command".to_owned(),
             },
@@ -63,13 +67,13 @@ impl<'a> Raised<'a> {
             Denied::Channel => format!("publish on channels like {WAKE}*"),
         };
         Some(format!(
-            "no right to {what} within the script; `quorate doctor` names all missing rights"
+            "no right to {action} within the script; `quorate doctor` names all missing rights"
         ))
     }
 
     /// The name of the command that the server does not have, in capitals; `None` if the error does not show it.
     /// `source` is the source of the script that raised the error.
-    pub(super) fn missing(&self, source: Option<&str>) -> Option<String> {
+    pub(super) fn missing_command(&self, source: Option<&str>) -> Option<String> {
         let quoted = || {
             let (_, rest) = self.text.split_once(['\'', '`'])?;
             Some(rest.split_once(['\'', '`'])?.0)
@@ -80,8 +84,9 @@ impl<'a> Raised<'a> {
             None => quoted()?,
         };
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '|');
-        let fits = !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(is_name);
-        fits.then(|| name.to_ascii_uppercase())
+        let is_plausible =
+            !name.is_empty() && name.len() <= MAX_NAME_LEN && name.chars().all(is_name);
+        is_plausible.then(|| name.to_ascii_uppercase())
     }
 
     /// The call in the line of the script that raised the error.
@@ -99,16 +104,16 @@ impl<'a> Raised<'a> {
 }
 
 /// The longest command name that an error shows, in bytes.
-const LONGEST_NAME: usize = 32;
+const MAX_NAME_LEN: usize = 32;
 
 /// Splits `rest` into a line number at its beginning and the text after it; `None` if there is no number.
-fn place(rest: &str) -> Option<(usize, &str)> {
+fn split_line_number(rest: &str) -> Option<(usize, &str)> {
     let (digits, rest) = rest.trim_start().split_once(": ")?;
     Some((digits.parse().ok()?, rest))
 }
 
 /// The name of the command that the user has no right to; `None` if the text of the error does not contain it.
-fn command(text: &str) -> Option<&str> {
+fn denied_command(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("to run the '")?;
     Some(rest.split_once('\'')?.0)
 }
@@ -119,13 +124,13 @@ mod tests {
 
     const SOURCE: &str = "-- a script\nlocal call = redis.call\ncall('TIME')\ncall('GET', 'quorate:fence:' .. key)\n";
 
-    fn denied(reply: &str) -> Option<String> {
-        Raised::read(reply).denied(Some(SOURCE))
+    fn denied_message(reply: &str) -> Option<String> {
+        Raised::read(reply).denied_message(Some(SOURCE))
     }
 
     #[test]
     fn script_error_names_the_denied_call_for_every_server_version() {
-        for (reply, named) in [
+        for (reply, expected) in [
             // Error replies of Redis 6.2.
             (
                 "ERR Error running script (call to f_ab028c18): @user_script:4: @user_script: 4: The user executing the script can't run this command or subcommand",
@@ -166,9 +171,9 @@ mod tests {
                 "use a key ",
             ),
         ] {
-            let said = denied(reply)
+            let message = denied_message(reply)
                 .unwrap_or_else(|| panic!("the error must be recognised as denied: {reply}"));
-            assert!(said.contains(named), "{reply}: {said}");
+            assert!(message.contains(expected), "{reply}: {message}");
         }
     }
 
@@ -192,7 +197,7 @@ mod tests {
             "",
         ] {
             assert_eq!(text(plain), plain);
-            assert_eq!(denied(plain), None);
+            assert_eq!(denied_message(plain), None);
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) const OTHER_MASTERS: &str = "quorate: masters ";
 pub(super) const YOUNG: &str = "quorate: age record too young by ";
 
 /// The longest time for which an error with [`YOUNG`] can refuse a client: one day, the largest `max_ttl`.
-const LONGEST: u64 = 86_400_000;
+const MAX_REMAINING_MS: u64 = 86_400_000;
 
 /// How an error of the server is recognized. An error begins with a code in capitals, usually followed by a space and a
 /// text.
@@ -205,7 +205,9 @@ impl Sign {
     /// The sign as text, for a fault that must not quote the server.
     fn name(self) -> &'static str {
         match self {
-            Self::Code(all) | Self::Text(all) | Self::Part(all) => all.first().unwrap_or(&"ERR"),
+            Self::Code(texts) | Self::Text(texts) | Self::Part(texts) => {
+                texts.first().unwrap_or(&"ERR")
+            }
         }
     }
 }
@@ -227,12 +229,12 @@ impl Row {
         quoting: Quoting,
     ) -> Fault {
         let why = || -> Arc<str> {
-            let said = match (quoting, self.sign) {
-                (Quoting::Whole, _) => brief(raised.text),
+            let quoted = match (quoting, self.sign) {
+                (Quoting::Whole, _) => brief_text(raised.text),
                 (Quoting::Nothing, Sign::Code(_)) => code.into(),
                 (Quoting::Nothing, sign) => sign.name().into(),
             };
-            format!("{said}: {}", self.remedy).into()
+            format!("{quoted}: {}", self.remedy).into()
         };
         match self.becomes {
             Becomes::WrongType => Fault::WrongType,
@@ -244,13 +246,13 @@ impl Row {
             Becomes::Denied => Fault::Denied(why()),
             Becomes::Unsupported => Fault::Unsupported(why()),
             Becomes::Server => Fault::Server(why()),
-            Becomes::Missing => missing(raised.missing(source).as_deref()),
+            Becomes::Missing => missing_command_fault(raised.missing_command(source).as_deref()),
         }
     }
 }
 
 /// The fault of a server that does not have a command; `None` if its name is unknown.
-fn missing(command: Option<&str>) -> Fault {
+fn missing_command_fault(command: Option<&str>) -> Fault {
     let command = match command {
         Some(name) => format!("the command {name}"),
         None => "a command".to_owned(),
@@ -259,10 +261,10 @@ fn missing(command: Option<&str>) -> Fault {
     Fault::Unsupported(why.into())
 }
 
-/// The fault of a server that does not report what the restart guard needs. `lacks` says what is missing.
-pub(super) fn unguarded(lacks: &str) -> Fault {
+/// The fault of a server that does not report what the restart guard needs. `missing_text` says what is missing.
+pub(super) fn unguarded_fault(missing_text: &str) -> Fault {
     let why = format!(
-        "{lacks}, which the restart guard needs: use a server that reports it, or turn the restart guard off \
+        "{missing_text}, which the restart guard needs: use a server that reports it, or turn the restart guard off \
          (restart_guard) if no restart loses data"
     );
     Fault::Unsupported(why.into())
@@ -275,51 +277,53 @@ pub(super) fn is_noscript(value: &Value<'_>) -> bool {
 
 /// Converts a connection error into [`Fault::Down`], the fault of requests that were not sent. Outstanding requests get
 /// [`Fault::Disconnected`] instead.
-pub(super) fn down(error: std::io::Error) -> Fault {
-    Fault::Down(brief(&error.to_string()))
+pub(super) fn connection_fault(error: std::io::Error) -> Fault {
+    Fault::Down(brief_text(&error.to_string()))
 }
 
 /// Converts the error reply of a command that ran no script into a fault.
 pub(super) fn server_fault(error: &[u8]) -> Fault {
-    by_code(&String::from_utf8_lossy(error), None)
+    fault_by_code(&String::from_utf8_lossy(error), None)
 }
 
 /// Whether the user lacks the right to a key that is an argument of the command. Only lock keys are arguments; scripts
 /// build the names of all other keys.
 pub(super) fn is_denied_key(error: &[u8]) -> bool {
     let text = String::from_utf8_lossy(error);
-    text.starts_with("NOPERM ") && Denied::of(&text) == Denied::Key
+    text.starts_with("NOPERM ") && Denied::from_error(&text) == Denied::Key
 }
 
 /// Converts an error reply into a fault. `script` is the script that the command ran; `None` for a plain command.
-pub(super) fn refused(script: Option<Script>, error: &[u8]) -> Fault {
+pub(super) fn reply_fault(script: Option<Script>, error: &[u8]) -> Fault {
     let text = String::from_utf8_lossy(error);
     match script {
         _ if is_denied_key(error) => {
-            Fault::Denied(brief(&format!("no right to use the lock key: {text}")))
+            Fault::Denied(brief_text(&format!("no right to use the lock key: {text}")))
         }
-        script => by_code(&text, script.map(Script::source)),
+        script => fault_by_code(&text, script.map(Script::source)),
     }
 }
 
 /// Chooses the fault by the code at the beginning of an error. A code elsewhere in the error is ignored, because the
 /// error may quote any text.
-fn by_code(text: &str, source: Option<&str>) -> Fault {
-    listed(text, source, Quoting::Whole).unwrap_or_else(|| Fault::Server(brief(text)))
+fn fault_by_code(text: &str, source: Option<&str>) -> Fault {
+    fault_in_table(text, source, Quoting::Whole).unwrap_or_else(|| Fault::Server(brief_text(text)))
 }
 
 /// The fault of an error that the table contains; `None` if there is no row for it.
-pub(super) fn listed(text: &str, source: Option<&str>, quoting: Quoting) -> Option<Fault> {
+pub(super) fn fault_in_table(text: &str, source: Option<&str>, quoting: Quoting) -> Option<Fault> {
     let raised = Raised::read(text);
     let (code, rest) = raised.text.split_once(' ').unwrap_or((raised.text, ""));
     if let ("ERR", Some(marker)) = (code, rest.strip_prefix(OTHER_MASTERS)) {
-        return Some(Fault::OtherMasters(brief(marker)));
+        return Some(Fault::OtherMasters(brief_text(marker)));
     }
-    if let ("ERR", Some(Ok(left))) = (code, rest.strip_prefix(YOUNG).map(str::parse::<u64>)) {
-        return Some(Fault::Quarantined(Duration::from_millis(left.min(LONGEST))));
+    if let ("ERR", Some(Ok(remaining))) = (code, rest.strip_prefix(YOUNG).map(str::parse::<u64>)) {
+        return Some(Fault::Quarantined(Duration::from_millis(
+            remaining.min(MAX_REMAINING_MS),
+        )));
     }
-    if let Some(why) = raised.denied(source) {
-        return Some(Fault::Denied(brief(&why)));
+    if let Some(why) = raised.denied_message(source) {
+        return Some(Fault::Denied(brief_text(&why)));
     }
     // Redis 6.2 reports an error of a script without the code `ERR`.
     let rest = if raised.has_code() { rest } else { raised.text };
@@ -330,9 +334,12 @@ pub(super) fn listed(text: &str, source: Option<&str>, quoting: Quoting) -> Opti
 
 /// Why a master with this generation marker does not admit this client, with advice for the operator. `None` if the
 /// master admits the client.
-pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>) -> Option<Fault> {
+pub(super) fn admission_fault(
+    configuration: Configuration,
+    marker: Option<Marker>,
+) -> Option<Fault> {
     // A marker number 4g means that generation g is current. Between 4g and 4g + 4, generation g + 1 is replacing it.
-    let there = match marker.map(|marker| (marker.number / 4, marker.number % 4)) {
+    let master_text = match marker.map(|marker| (marker.number / 4, marker.number % 4)) {
         Some((generation, 0)) => format!("this master is at generation {generation}"),
         Some((generation, _)) => format!(
             "this master is being changed from generation {generation} to {}",
@@ -345,18 +352,18 @@ pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>)
     } else {
         ""
     };
-    let both = format!(
-        "this client has masters_generation {}{next}, and {there}",
+    let generations_text = format!(
+        "this client has masters_generation {}{next}, and {master_text}",
         configuration.step() / 2
     );
     let why = match configuration.admission(marker) {
         Admission::Admitted => return None,
         Admission::Outdated => format!(
-            "{both}: the masters have been replaced; set masters, next_masters and masters_generation to the current \
+            "{generations_text}: the masters have been replaced; set masters, next_masters and masters_generation to the current \
              values (see quorate masters status)"
         ),
         Admission::Early => format!(
-            "{both}: if this is one of the next masters, run quorate masters open; otherwise correct masters_generation"
+            "{generations_text}: if this is one of the next masters, run quorate masters open; otherwise correct masters_generation"
         ),
         Admission::Nameless if marker.is_none() => "this server has no generation marker, so it has no vote for a \
              client with masters_name: if it is the right server, run quorate masters mark"
@@ -365,7 +372,7 @@ pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>)
              no vote: correct masters_name, or, if it is the right server, run quorate masters mark"
             .to_owned(),
         Admission::Other => format!(
-            "{both}, but its generation marker is for another list of masters than the list of this client: use the \
+            "{generations_text}, but its generation marker is for another list of masters than the list of this client: use the \
              list with which quorate masters mark was run, with the same host names; correct masters, next_masters or \
              masters_generation"
         ),
@@ -375,12 +382,16 @@ pub(super) fn not_admitted(configuration: Configuration, marker: Option<Marker>)
 
 /// The largest number of characters of an error of a server that are shown. The longest known text has 215: the error
 /// `NOAUTH` of HELLO.
-const BRIEF: usize = 240;
+const MAX_BRIEF_CHARS: usize = 240;
 
 /// The first line of a text from a server, shortened and without control characters, because an error may contain any
 /// text.
-pub(super) fn brief(text: &str) -> Arc<str> {
-    sanitize(text.lines().next().unwrap_or_default().trim(), BRIEF).into()
+pub(super) fn brief_text(text: &str) -> Arc<str> {
+    sanitize(
+        text.lines().next().unwrap_or_default().trim(),
+        MAX_BRIEF_CHARS,
+    )
+    .into()
 }
 
 #[cfg(test)]
@@ -390,8 +401,8 @@ mod tests {
     #[test]
     fn generation_marker_error_is_recognised_only_at_the_beginning_of_a_server_error() {
         let error = b"ERR quorate: masters 2 0123456789abcdef";
-        let said = Fault::OtherMasters("2 0123456789abcdef".into());
-        assert_eq!(server_fault(error), said);
+        let expected = Fault::OtherMasters("2 0123456789abcdef".into());
+        assert_eq!(server_fault(error), expected);
         assert!(matches!(
             server_fault(b"ERR x quorate: masters 2"),
             Fault::Server(_)
@@ -400,12 +411,18 @@ mod tests {
 
     #[test]
     fn error_about_a_young_age_record_shows_when_the_votes_count_again() {
-        let left = |error: &str| server_fault(format!("ERR {YOUNG}{error}").as_bytes());
+        let fault_with = |error: &str| server_fault(format!("ERR {YOUNG}{error}").as_bytes());
         let quarantined = |ms| Fault::Quarantined(Duration::from_millis(ms));
-        assert_eq!(left("29500"), quarantined(29_500));
-        assert_eq!(left(&u64::MAX.to_string()), quarantined(LONGEST));
+        assert_eq!(fault_with("29500"), quarantined(29_500));
+        assert_eq!(
+            fault_with(&u64::MAX.to_string()),
+            quarantined(MAX_REMAINING_MS)
+        );
         for malformed in ["", "-5", "1.5", "29500 x", "99999999999999999999999"] {
-            assert!(matches!(left(malformed), Fault::Server(_)), "{malformed}");
+            assert!(
+                matches!(fault_with(malformed), Fault::Server(_)),
+                "{malformed}"
+            );
         }
     }
 
@@ -473,14 +490,14 @@ mod tests {
 
     /// The errors of one row, one for each sign.
     fn errors(row: &Row) -> Vec<String> {
-        let texts = |all: &[&str], before: &str| {
+        let errors_with = |texts: &[&str], before: &str| {
             let error = |text: &&str| format!("{before}{text} 'x', and more");
-            all.iter().map(error).collect()
+            texts.iter().map(error).collect()
         };
         match row.sign {
-            Sign::Code(all) => texts(all, ""),
-            Sign::Text(all) => texts(all, "ERR "),
-            Sign::Part(all) => texts(all, "ERR AUTH "),
+            Sign::Code(texts) => errors_with(texts, ""),
+            Sign::Text(texts) => errors_with(texts, "ERR "),
+            Sign::Part(texts) => errors_with(texts, "ERR AUTH "),
         }
     }
 
@@ -492,8 +509,8 @@ mod tests {
             .split_once("## Errors of Redis and Valkey\n")
             .expect("a section");
         let section = section.split("\n## ").next().unwrap_or_default();
-        let shown = section.lines().filter(|line| line.starts_with("| "));
-        let shown: Vec<&str> = shown.skip(1).collect();
+        let page_rows = section.lines().filter(|line| line.starts_with("| "));
+        let page_rows: Vec<&str> = page_rows.skip(1).collect();
         let mut rows = Vec::new();
         for row in &ROWS {
             let faults: Vec<Fault> = errors(row)
@@ -503,19 +520,22 @@ mod tests {
             let first = faults.first().expect("a sign");
             for fault in &faults {
                 assert_eq!(fault.kind(), first.kind(), "{row:?}: {fault}");
-                let said = fault.to_string();
+                let fault_text = fault.to_string();
                 assert!(
-                    first.passes_by_itself() || said.contains(row.remedy),
+                    first.passes_by_itself() || fault_text.contains(row.remedy),
                     "{row:?}: {fault}"
                 );
             }
-            let (Sign::Code(all) | Sign::Text(all) | Sign::Part(all)) = row.sign;
+            let (Sign::Code(texts) | Sign::Text(texts) | Sign::Part(texts)) = row.sign;
             let before = match row.sign {
                 Sign::Code(_) => "",
                 Sign::Text(_) => "ERR ",
                 Sign::Part(_) => "ERR .. ",
             };
-            let signs: Vec<String> = all.iter().map(|sign| format!("`{before}{sign}`")).collect();
+            let signs: Vec<String> = texts
+                .iter()
+                .map(|sign| format!("`{before}{sign}`"))
+                .collect();
             let waits = if first.passes_by_itself() {
                 "yes"
             } else {
@@ -525,7 +545,7 @@ mod tests {
             rows.push(format!("| {signs} | {kind} | {waits} | {} |", row.remedy));
         }
         assert_eq!(
-            shown,
+            page_rows,
             rows,
             "docs/refusals.md must show:\n{}",
             rows.join("\n")
@@ -563,16 +583,16 @@ mod tests {
                 "TIME",
             ),
         ] {
-            let fault = by_code(error, source);
+            let fault = fault_by_code(error, source);
             assert!(!fault.passes_by_itself(), "{error}: {fault}");
             assert!(
                 !fault.left_nothing(),
                 "a part of the script may have run: {error}"
             );
-            let said = format!("the command {name},");
-            assert!(fault.to_string().contains(&said), "{error}: {fault}");
+            let expected = format!("the command {name},");
+            assert!(fault.to_string().contains(&expected), "{error}: {fault}");
         }
-        let odd = by_code("ERR unknown command '\u{1b}[2J'", None).to_string();
+        let odd = fault_by_code("ERR unknown command '\u{1b}[2J'", None).to_string();
         assert!(odd.contains("does not have a command,"), "{odd}");
     }
 }

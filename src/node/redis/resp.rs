@@ -4,19 +4,22 @@
 /// A command that is being written into the output buffer.
 pub(super) struct Command<'a> {
     out: &'a mut Vec<u8>,
-    left: usize,
+    words_left: usize,
 }
 
 impl<'a> Command<'a> {
     /// Begins a command with this number of words, including the name of the command.
-    pub(super) fn of(out: &'a mut Vec<u8>, words: usize) -> Self {
-        head(out, b'*', words as u64);
-        Self { out, left: words }
+    pub(super) fn new(out: &'a mut Vec<u8>, words: usize) -> Self {
+        write_header(out, b'*', words as u64);
+        Self {
+            out,
+            words_left: words,
+        }
     }
 
     /// Writes a command that consists of these words.
-    pub(super) fn words(out: &mut Vec<u8>, words: &[&str]) {
-        let mut command = Command::of(out, words.len());
+    pub(super) fn write_words(out: &mut Vec<u8>, words: &[&str]) {
+        let mut command = Command::new(out, words.len());
         for word in words {
             command.arg(word);
         }
@@ -24,10 +27,10 @@ impl<'a> Command<'a> {
 
     pub(super) fn arg(&mut self, word: impl AsRef<[u8]>) -> &mut Self {
         let word = word.as_ref();
-        head(self.out, b'$', word.len() as u64);
+        write_header(self.out, b'$', word.len() as u64);
         self.out.extend_from_slice(word);
         self.out.extend_from_slice(b"\r\n");
-        self.left = self.left.wrapping_sub(1);
+        self.words_left = self.words_left.wrapping_sub(1);
         self
     }
 
@@ -40,13 +43,13 @@ impl<'a> Command<'a> {
 impl Drop for Command<'_> {
     fn drop(&mut self) {
         debug_assert_eq!(
-            self.left, 0,
+            self.words_left, 0,
             "the command must have as many words as its header announces"
         );
     }
 }
 
-fn head(out: &mut Vec<u8>, kind: u8, number: u64) {
+fn write_header(out: &mut Vec<u8>, kind: u8, number: u64) {
     let mut digits = [0; 20];
     out.push(kind);
     out.extend_from_slice(decimal(number, &mut digits));
@@ -54,13 +57,13 @@ fn head(out: &mut Vec<u8>, kind: u8, number: u64) {
 }
 
 fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
-    let mut at = digits.len();
+    let mut position = digits.len();
     loop {
-        at -= 1;
-        digits[at] = b'0' + (number % 10) as u8;
+        position -= 1;
+        digits[position] = b'0' + (number % 10) as u8;
         number /= 10;
         if number == 0 {
-            return &digits[at..];
+            return &digits[position..];
         }
     }
 }
@@ -94,51 +97,54 @@ impl<'a> Value<'a> {
 pub(super) struct Malformed;
 
 /// How deep the values in a reply may be nested. The replies that this library needs are less deep.
-const DEPTH: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// The largest size of a reply that is accepted: 8 MiB, far more than any reply to this library needs.
-pub(super) const LARGEST: usize = 8 << 20;
+pub(super) const MAX_REPLY_BYTES: usize = 8 << 20;
 
 /// The largest number of bytes in a reply, the contents of its bulk strings not counted: 64 KiB.
 ///
 /// The limit keeps parsing cheap: each time bytes arrive, an incomplete reply is parsed again from its beginning.
-pub(super) const LINES: usize = 64 << 10;
+pub(super) const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// The first bytes of all kinds of values.
-const KINDS: &[u8; 15] = b"+-:$*_#,(!=%~>|";
+const TYPE_BYTES: &[u8; 15] = b"+-:$*_#,(!=%~>|";
 
 /// Parses the first reply in `bytes`, and returns it with its length in bytes. `None` if the reply is incomplete.
 pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>, Malformed> {
     // Do not wait for the end of the line: another protocol may have no lines.
-    if bytes.first().is_some_and(|first| !KINDS.contains(first)) {
+    if bytes
+        .first()
+        .is_some_and(|first| !TYPE_BYTES.contains(first))
+    {
         return Err(Malformed);
     }
-    // A packet of MySQL begins with its length, which may be a byte of `KINDS`, and two bytes 0.
+    // A packet of MySQL begins with its length, which may be a byte of `TYPE_BYTES`, and two bytes 0.
     if bytes.get(1) == Some(&0) {
         return Err(Malformed);
     }
     let mut reader = Reader {
         bytes,
-        at: 0,
-        lines: LINES,
+        position: 0,
+        line_bytes_left: MAX_LINE_BYTES,
     };
-    match reader.value(DEPTH) {
-        Ok(value) => Ok(Some((value, reader.at))),
-        Err(Stop::Short) => Ok(None),
+    match reader.value(MAX_DEPTH) {
+        Ok(value) => Ok(Some((value, reader.position))),
+        Err(Stop::Incomplete) => Ok(None),
         Err(Stop::Malformed) => Err(Malformed),
     }
 }
 
 enum Stop {
-    Short,
+    Incomplete,
     Malformed,
 }
 
 struct Reader<'a> {
     bytes: &'a [u8],
-    at: usize,
-    /// How many bytes of the limit [`LINES`] are left for this reply.
-    lines: usize,
+    position: usize,
+    /// How many bytes of the limit [`MAX_LINE_BYTES`] are left for this reply.
+    line_bytes_left: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -195,29 +201,29 @@ impl<'a> Reader<'a> {
         let Some(len) = length(len)? else {
             return Ok(None);
         };
-        let end = self.at + len;
-        let text = self.bytes.get(self.at..end).ok_or(Stop::Short)?;
+        let end = self.position + len;
+        let text = self.bytes.get(self.position..end).ok_or(Stop::Incomplete)?;
         match self.bytes.get(end..end + 2) {
             Some(b"\r\n") => {
-                self.at = end + 2;
+                self.position = end + 2;
                 Ok(Some(text))
             }
             Some(_) => Err(Stop::Malformed),
-            None => Err(Stop::Short),
+            None => Err(Stop::Incomplete),
         }
     }
 
     /// Reads up to the next line end, and returns the text before it.
     fn line(&mut self) -> Result<&'a [u8], Stop> {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let within = &rest[..rest.len().min(self.lines)];
-        let line = match within.iter().position(|byte| *byte == b'\n') {
+        let rest = self.bytes.get(self.position..).unwrap_or_default();
+        let searched = &rest[..rest.len().min(self.line_bytes_left)];
+        let line = match searched.iter().position(|byte| *byte == b'\n') {
             Some(end) => &rest[..end],
-            None if within.len() < self.lines => return Err(Stop::Short),
+            None if searched.len() < self.line_bytes_left => return Err(Stop::Incomplete),
             None => return Err(Stop::Malformed),
         };
-        self.lines -= line.len() + 1;
-        self.at += line.len() + 1;
+        self.line_bytes_left -= line.len() + 1;
+        self.position += line.len() + 1;
         line.strip_suffix(b"\r").ok_or(Stop::Malformed)
     }
 }
@@ -255,7 +261,7 @@ fn length(digits: &[u8]) -> Result<Option<usize>, Stop> {
     match number(digits)? {
         -1 => Ok(None),
         len => match usize::try_from(len) {
-            Ok(len) if len <= LARGEST => Ok(Some(len)),
+            Ok(len) if len <= MAX_REPLY_BYTES => Ok(Some(len)),
             _ => Err(Stop::Malformed),
         },
     }
@@ -267,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    fn whole(bytes: &[u8]) -> Value<'_> {
+    fn parse_whole(bytes: &[u8]) -> Value<'_> {
         let (value, len) = parse(bytes)
             .unwrap_or_else(|_| {
                 panic!(
@@ -283,7 +289,7 @@ mod tests {
     #[test]
     fn commands_are_encoded_as_arrays_of_bulk_strings() {
         let mut out = Vec::new();
-        Command::of(&mut out, 4)
+        Command::new(&mut out, 4)
             .arg("SET")
             .arg(b"a\r\nb")
             .number(0)
@@ -296,32 +302,38 @@ mod tests {
 
     #[test]
     fn all_types_of_replies_are_parsed() {
-        assert_eq!(whole(b"+OK\r\n"), Value::Simple(b"OK"));
-        assert_eq!(whole(b"-ERR no\r\n"), Value::Error(b"ERR no"));
-        assert_eq!(whole(b"!5\r\nERR x\r\n"), Value::Error(b"ERR x"));
-        assert_eq!(whole(b":-42\r\n"), Value::Int(-42));
-        assert_eq!(whole(b":+42\r\n"), Value::Int(42));
-        assert_eq!(whole(b":9223372036854775807\r\n"), Value::Int(i64::MAX));
-        assert_eq!(whole(b":-9223372036854775808\r\n"), Value::Int(i64::MIN));
-        assert_eq!(whole(b"$4\r\na\r\nb\r\n"), Value::Bulk(b"a\r\nb"));
-        assert_eq!(whole(b"$0\r\n\r\n"), Value::Bulk(b""));
-        assert_eq!(whole(b"=7\r\ntxt:abc\r\n"), Value::Bulk(b"abc"));
-        for nil in [&b"_\r\n"[..], b"$-1\r\n", b"*-1\r\n"] {
-            assert_eq!(whole(nil), Value::Nil);
-        }
-        assert_eq!(whole(b"#t\r\n"), Value::Int(1));
-        assert_eq!(whole(b"#f\r\n"), Value::Int(0));
-        assert_eq!(whole(b",1.5\r\n"), Value::Simple(b"1.5"));
+        assert_eq!(parse_whole(b"+OK\r\n"), Value::Simple(b"OK"));
+        assert_eq!(parse_whole(b"-ERR no\r\n"), Value::Error(b"ERR no"));
+        assert_eq!(parse_whole(b"!5\r\nERR x\r\n"), Value::Error(b"ERR x"));
+        assert_eq!(parse_whole(b":-42\r\n"), Value::Int(-42));
+        assert_eq!(parse_whole(b":+42\r\n"), Value::Int(42));
         assert_eq!(
-            whole(b"*2\r\n:1\r\n*1\r\n+a\r\n"),
+            parse_whole(b":9223372036854775807\r\n"),
+            Value::Int(i64::MAX)
+        );
+        assert_eq!(
+            parse_whole(b":-9223372036854775808\r\n"),
+            Value::Int(i64::MIN)
+        );
+        assert_eq!(parse_whole(b"$4\r\na\r\nb\r\n"), Value::Bulk(b"a\r\nb"));
+        assert_eq!(parse_whole(b"$0\r\n\r\n"), Value::Bulk(b""));
+        assert_eq!(parse_whole(b"=7\r\ntxt:abc\r\n"), Value::Bulk(b"abc"));
+        for nil in [&b"_\r\n"[..], b"$-1\r\n", b"*-1\r\n"] {
+            assert_eq!(parse_whole(nil), Value::Nil);
+        }
+        assert_eq!(parse_whole(b"#t\r\n"), Value::Int(1));
+        assert_eq!(parse_whole(b"#f\r\n"), Value::Int(0));
+        assert_eq!(parse_whole(b",1.5\r\n"), Value::Simple(b"1.5"));
+        assert_eq!(
+            parse_whole(b"*2\r\n:1\r\n*1\r\n+a\r\n"),
             Value::Array(vec![Value::Int(1), Value::Array(vec![Value::Simple(b"a")])])
         );
         assert_eq!(
-            whole(b"%1\r\n+a\r\n:1\r\n"),
+            parse_whole(b"%1\r\n+a\r\n:1\r\n"),
             Value::Array(vec![Value::Simple(b"a"), Value::Int(1)])
         );
         assert_eq!(
-            whole(b"|1\r\n+ttl\r\n:3\r\n>1\r\n+message\r\n"),
+            parse_whole(b"|1\r\n+ttl\r\n:3\r\n>1\r\n+message\r\n"),
             Value::Push(vec![Value::Simple(b"message")])
         );
     }
@@ -367,17 +379,17 @@ mod tests {
             Just(b"_\r\n".to_vec()),
         ];
         leaf.prop_recursive(4, 24, 5, |inner| {
-            let many = proptest::collection::vec(inner, 0..5);
-            (prop_oneof![Just('*'), Just('>')], many).prop_map(|(kind, many)| {
-                let mut bytes = format!("{kind}{}\r\n", many.len()).into_bytes();
-                bytes.extend(many.concat());
+            let elements = proptest::collection::vec(inner, 0..5);
+            (prop_oneof![Just('*'), Just('>')], elements).prop_map(|(kind, elements)| {
+                let mut bytes = format!("{kind}{}\r\n", elements.len()).into_bytes();
+                bytes.extend(elements.concat());
                 bytes
             })
         })
     }
 
     /// Whether a value equals the value that the parser of the `redis` crate returned for the same bytes.
-    fn same(ours: &Value<'_>, theirs: &redis::Value) -> bool {
+    fn is_same_value(ours: &Value<'_>, theirs: &redis::Value) -> bool {
         use redis::Value as Theirs;
         match (ours, theirs) {
             (Value::Nil, Theirs::Nil) | (Value::Simple(b"OK"), Theirs::Okay) => true,
@@ -390,7 +402,7 @@ mod tests {
                 code == b.code() && details == b.details().unwrap_or_default()
             }
             (Value::Array(a), Theirs::Array(b)) => {
-                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same_value(a, b))
             }
             _ => false,
         }
@@ -412,19 +424,19 @@ mod tests {
             // Skip replies with pushes: the `redis` crate rejects a push whose first element is not a string.
             if !has_push(&ours) {
                 let theirs = redis::parse_redis_value(&bytes).expect("the `redis` crate must accept the reply");
-                prop_assert!(same(&ours, &theirs), "{ours:?} / {theirs:?}");
+                prop_assert!(is_same_value(&ours, &theirs), "{ours:?} / {theirs:?}");
             }
         }
 
         #[test]
-        fn incomplete_reply_is_not_parsed(bytes in reply(), behind in reply()) {
+        fn incomplete_reply_is_not_parsed(bytes in reply(), next_reply in reply()) {
             for cut in 0..bytes.len() {
                 prop_assert_eq!(parse(&bytes[..cut]), Ok(None));
             }
-            let both = [&bytes[..], &behind].concat();
-            let (first, len) = parse(&both).expect("the reply must be valid RESP").expect("the reply must be complete");
+            let both_replies = [&bytes[..], &next_reply].concat();
+            let (first, len) = parse(&both_replies).expect("the reply must be valid RESP").expect("the reply must be complete");
             prop_assert_eq!(len, bytes.len());
-            prop_assert_eq!(first, whole(&bytes));
+            prop_assert_eq!(first, parse_whole(&bytes));
         }
 
         #[test]

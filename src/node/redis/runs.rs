@@ -9,23 +9,23 @@ use std::time::Duration;
 
 /// The largest number of releases in one call. A call with this many releases takes the master about as long as ten
 /// single releases.
-const MOST_RELEASES: usize = 32;
+const MAX_RELEASES: usize = 32;
 
 /// The largest number of acquires in one call.
-const MOST_ACQUIRES: usize = 32;
+const MAX_ACQUIRES: usize = 32;
 
 /// The smallest number of releases for which one combined call is faster than single calls.
-const LEAST_RELEASES: usize = 2;
+const MIN_RELEASES: usize = 2;
 
 /// The kind of a request, which decides whether it can be combined: one call contains only requests of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A request that is never combined with others.
     Single,
-    /// A release; `lines` is true if the lock has a queue.
-    Release { lines: bool },
-    /// An acquire with this TTL; `lines` is true if the lock has a queue.
-    Acquire { lines: bool, ttl: Duration },
+    /// A release; `has_queue` is true if the lock has a queue.
+    Release { has_queue: bool },
+    /// An acquire with this TTL; `has_queue` is true if the lock has a queue.
+    Acquire { has_queue: bool, ttl: Duration },
 }
 
 /// A request that can be part of a run.
@@ -41,57 +41,62 @@ pub(super) trait Member {
 pub(super) struct Placed<T> {
     pub(super) member: T,
     /// How many of the following requests are sent in the same call as this one.
-    pub(super) along: usize,
+    pub(super) followers: usize,
 }
 
 /// Requests of one kind, for different locks, that can be sent in one call.
-struct Run<T> {
+struct RequestRun<T> {
     kind: Kind,
     members: Vec<T>,
     /// A Bloom filter of the lock keys in the run: each key sets one bit. A key whose bit is not set is not in the run.
-    bits: u64,
+    key_bits: u64,
 }
 
-impl<T: Member> Run<T> {
+impl<T: Member> RequestRun<T> {
     fn new() -> Self {
         Self {
             kind: Kind::Single,
             members: Vec::new(),
-            bits: 0,
+            key_bits: 0,
         }
     }
 
-    fn has(&self, key: &[u8]) -> bool {
-        self.bits & bit(key) != 0 && self.members.iter().any(|one| one.key() == Some(key))
+    fn has_key(&self, key: &[u8]) -> bool {
+        self.key_bits & key_bit(key) != 0
+            && self.members.iter().any(|member| member.key() == Some(key))
     }
 
-    fn takes(&self, kind: Kind) -> bool {
+    fn accepts(&self, kind: Kind) -> bool {
         self.members.is_empty() || self.kind == kind
     }
 
-    fn push(&mut self, kind: Kind, bit: u64, member: T) {
+    fn push(&mut self, kind: Kind, key_bit: u64, member: T) {
         self.kind = kind;
-        self.bits |= bit;
+        self.key_bits |= key_bit;
         self.members.push(member);
     }
 
-    /// Ends the run: appends its requests to `into`. They are sent in one call if the run has at least `least`
+    /// Ends the run: appends its requests to `into`. They are sent in one call if the run has at least `min_count`
     /// requests, and otherwise one by one.
-    fn close(&mut self, least: usize, into: &mut Vec<Placed<T>>) {
-        self.bits = 0;
+    fn close(&mut self, min_count: usize, into: &mut Vec<Placed<T>>) {
+        self.key_bits = 0;
         let count = self.members.len();
-        let together = count >= least;
+        let is_combined = count >= min_count;
         let members = self.members.drain(..).enumerate();
-        into.extend(members.map(|(at, member)| {
-            let along = if together && at == 0 { count - 1 } else { 0 };
-            Placed { member, along }
+        into.extend(members.map(|(index, member)| {
+            let followers = if is_combined && index == 0 {
+                count - 1
+            } else {
+                0
+            };
+            Placed { member, followers }
         }));
     }
 }
 
 /// The bit of a key in the Bloom filter. It depends only on the last six bytes of the key: keys differ mostly at their
 /// end.
-fn bit(key: &[u8]) -> u64 {
+fn key_bit(key: &[u8]) -> u64 {
     let end = &key[key.len().saturating_sub(6)..];
     let mix = |sum: u32, byte: &u8| sum.wrapping_mul(31).wrapping_add(u32::from(*byte));
     1 << (end.iter().fold(0, mix) % 64)
@@ -99,22 +104,22 @@ fn bit(key: &[u8]) -> u64 {
 
 /// Arranges queued requests into one run of releases and one run of acquires.
 pub(super) struct Runs<T> {
-    releases: Run<T>,
-    acquires: Run<T>,
+    releases: RequestRun<T>,
+    acquires: RequestRun<T>,
     /// Whether one of the `acquires` was queued after a release of the same lock. If so, `releases` must be sent before
     /// `acquires`; otherwise either run may be sent first.
-    behind: bool,
+    acquires_follow_releases: bool,
     /// The smallest number of acquires for which one combined call is faster than single calls on this server.
-    least_acquires: usize,
+    min_acquires: usize,
 }
 
 impl<T: Member> Runs<T> {
-    pub(super) fn new(least_acquires: usize) -> Self {
+    pub(super) fn new(min_acquires: usize) -> Self {
         Self {
-            releases: Run::new(),
-            acquires: Run::new(),
-            behind: false,
-            least_acquires,
+            releases: RequestRun::new(),
+            acquires: RequestRun::new(),
+            acquires_follow_releases: false,
+            min_acquires,
         }
     }
 
@@ -122,36 +127,42 @@ impl<T: Member> Runs<T> {
     pub(super) fn add(&mut self, member: T, into: &mut Vec<Placed<T>>) {
         let Some(key) = member.key() else {
             self.close(into);
-            into.push(Placed { member, along: 0 });
+            into.push(Placed {
+                member,
+                followers: 0,
+            });
             return;
         };
-        let (kind, bit) = (member.kind(), bit(key));
-        let (released, acquired) = (self.releases.has(key), self.acquires.has(key));
+        let (kind, key_bit) = (member.kind(), key_bit(key));
+        let (released, acquired) = (self.releases.has_key(key), self.acquires.has_key(key));
         match kind {
             Kind::Single => {
                 if released || acquired {
                     self.close(into);
                 }
-                into.push(Placed { member, along: 0 });
+                into.push(Placed {
+                    member,
+                    followers: 0,
+                });
             }
             Kind::Release { .. } => {
                 if acquired {
                     self.close(into);
-                } else if released || !self.releases.takes(kind) {
+                } else if released || !self.releases.accepts(kind) {
                     self.close_releases(into);
                 }
-                self.releases.push(kind, bit, member);
-                if self.releases.members.len() == MOST_RELEASES {
+                self.releases.push(kind, key_bit, member);
+                if self.releases.members.len() == MAX_RELEASES {
                     self.close_releases(into);
                 }
             }
             Kind::Acquire { .. } => {
-                if acquired || !self.acquires.takes(kind) {
+                if acquired || !self.acquires.accepts(kind) {
                     self.close_acquires(into);
                 }
-                self.behind |= released && !self.releases.members.is_empty();
-                self.acquires.push(kind, bit, member);
-                if self.acquires.members.len() == MOST_ACQUIRES {
+                self.acquires_follow_releases |= released && !self.releases.members.is_empty();
+                self.acquires.push(kind, key_bit, member);
+                if self.acquires.members.len() == MAX_ACQUIRES {
                     self.close_acquires(into);
                 }
             }
@@ -165,15 +176,15 @@ impl<T: Member> Runs<T> {
     }
 
     fn close_releases(&mut self, into: &mut Vec<Placed<T>>) {
-        self.behind = false;
-        self.releases.close(LEAST_RELEASES, into);
+        self.acquires_follow_releases = false;
+        self.releases.close(MIN_RELEASES, into);
     }
 
     fn close_acquires(&mut self, into: &mut Vec<Placed<T>>) {
-        if self.behind {
+        if self.acquires_follow_releases {
             self.close_releases(into);
         }
-        self.acquires.close(self.least_acquires, into);
+        self.acquires.close(self.min_acquires, into);
     }
 }
 
@@ -186,13 +197,13 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Debug, PartialEq, Eq)]
-    struct Asked {
+    struct TestRequest {
         number: usize,
         kind: Kind,
         key: Option<Vec<u8>>,
     }
 
-    impl Member for Asked {
+    impl Member for TestRequest {
         fn kind(&self) -> Kind {
             self.kind
         }
@@ -205,11 +216,14 @@ mod tests {
     fn kind(letter: char) -> Kind {
         let ttl = Duration::from_secs(1);
         match letter {
-            'r' => Kind::Release { lines: true },
-            'R' => Kind::Release { lines: false },
-            'a' => Kind::Acquire { lines: true, ttl },
+            'r' => Kind::Release { has_queue: true },
+            'R' => Kind::Release { has_queue: false },
+            'a' => Kind::Acquire {
+                has_queue: true,
+                ttl,
+            },
             'A' => Kind::Acquire {
-                lines: true,
+                has_queue: true,
                 ttl: 2 * ttl,
             },
             _ => Kind::Single,
@@ -217,9 +231,9 @@ mod tests {
     }
 
     /// Parses a word such as `a7`: a letter for the kind, and the key.
-    fn asked((number, word): (usize, &str)) -> Asked {
+    fn test_request((number, word): (usize, &str)) -> TestRequest {
         let (letter, key) = word.split_at(1);
-        Asked {
+        TestRequest {
             number,
             kind: kind(
                 letter
@@ -231,10 +245,10 @@ mod tests {
         }
     }
 
-    fn arranged(all: impl Iterator<Item = Asked>) -> Vec<Placed<Asked>> {
+    fn arranged(requests: impl Iterator<Item = TestRequest>) -> Vec<Placed<TestRequest>> {
         let (mut runs, mut placed) = (Runs::new(3), Vec::new());
-        for one in all {
-            runs.add(one, &mut placed);
+        for request in requests {
+            runs.add(request, &mut placed);
         }
         runs.close(&mut placed);
         placed
@@ -243,18 +257,18 @@ mod tests {
     /// The calls that result from these requests, as text. Brackets enclose the requests of one combined call.
     fn calls(words: &str) -> String {
         let mut text = String::new();
-        let mut left = 0;
+        let mut remaining = 0;
         let words: Vec<&str> = words.split(' ').collect();
-        for placed in arranged(words.iter().copied().enumerate().map(asked)) {
-            if placed.along > 0 {
+        for placed in arranged(words.iter().copied().enumerate().map(test_request)) {
+            if placed.followers > 0 {
                 text.push('[');
-                left = placed.along + 1;
+                remaining = placed.followers + 1;
             }
             text.push_str(words[placed.member.number]);
-            if left == 1 {
+            if remaining == 1 {
                 text.push(']');
             }
-            left = left.saturating_sub(1);
+            remaining = remaining.saturating_sub(1);
             text.push(' ');
         }
         text.trim_end().to_owned()
@@ -262,7 +276,7 @@ mod tests {
 
     #[test]
     fn queued_requests_are_grouped_by_kind_into_combined_calls() {
-        for (words, wanted) in [
+        for (words, expected) in [
             ("a1", "a1"),
             ("r1", "r1"),
             ("r1 r2", "[r1 r2]"),
@@ -276,13 +290,13 @@ mod tests {
             ("a1 s9 a2 a3", "s9 [a1 a2 a3]"),
             ("a1 a2 a3 s a4 a5 a6", "[a1 a2 a3] s [a4 a5 a6]"),
         ] {
-            assert_eq!(calls(words), wanted, "{words}");
+            assert_eq!(calls(words), expected, "{words}");
         }
     }
 
     #[test]
     fn requests_for_the_same_lock_are_sent_in_the_order_of_queueing() {
-        for (words, wanted) in [
+        for (words, expected) in [
             ("a1 r1", "a1 r1"),
             ("a1 a2 a3 r1 r4", "[a1 a2 a3] [r1 r4]"),
             ("r1 a1 a2 a3", "r1 [a1 a2 a3]"),
@@ -292,23 +306,26 @@ mod tests {
             // An acquire must not be sent before an earlier release of the same lock.
             ("r1 a1 a2 a1", "r1 a1 a2 a1"),
         ] {
-            assert_eq!(calls(words), wanted, "{words}");
+            assert_eq!(calls(words), expected, "{words}");
         }
     }
 
     #[test]
     fn combined_calls_are_limited_in_length() {
-        for (letter, most) in [('a', MOST_ACQUIRES), ('r', MOST_RELEASES)] {
+        for (letter, max_members) in [('a', MAX_ACQUIRES), ('r', MAX_RELEASES)] {
             let mut words = String::new();
-            for n in 0..=2 * most {
+            for n in 0..=2 * max_members {
                 write!(words, "{letter}{n} ").expect("writing to a string cannot fail");
             }
-            let all = words.split_whitespace().enumerate().map(asked);
-            let along: Vec<usize> = arranged(all).iter().map(|placed| placed.along).collect();
-            let mut wanted = vec![0; 2 * most + 1];
-            wanted[0] = most - 1;
-            wanted[most] = most - 1;
-            assert_eq!(along, wanted);
+            let requests = words.split_whitespace().enumerate().map(test_request);
+            let followers: Vec<usize> = arranged(requests)
+                .iter()
+                .map(|placed| placed.followers)
+                .collect();
+            let mut expected = vec![0; 2 * max_members + 1];
+            expected[0] = max_members - 1;
+            expected[max_members] = max_members - 1;
+            assert_eq!(followers, expected);
         }
     }
 
@@ -317,25 +334,25 @@ mod tests {
         fn arranging_requests_into_calls_loses_none_and_keeps_the_order_of_each_lock(
             words in prop::collection::vec(("[rRaAs]", 0..40_usize), 0..200),
         ) {
-            let one = |(number, (letter, key)): (usize, &(String, usize))| Asked {
+            let to_request = |(number, (letter, key)): (usize, &(String, usize))| TestRequest {
                 number,
                 kind: kind(letter.chars().next().expect("the word must begin with a letter")),
                 key: (*key > 0).then(|| key.to_string().into_bytes()),
             };
-            let all: Vec<Asked> = words.iter().enumerate().map(one).collect();
-            let placed = arranged(all.iter().cloned());
-            prop_assert_eq!(placed.len(), all.len());
-            for (at, first) in placed.iter().enumerate() {
-                for second in &placed[at + 1..] {
+            let requests: Vec<TestRequest> = words.iter().enumerate().map(to_request).collect();
+            let placed = arranged(requests.iter().cloned());
+            prop_assert_eq!(placed.len(), requests.len());
+            for (index, first) in placed.iter().enumerate() {
+                for second in &placed[index + 1..] {
                     let (first, second) = (&first.member, &second.member);
-                    let touch = first.key.is_none() || second.key.is_none() || first.key == second.key;
-                    prop_assert!(!touch || first.number < second.number, "{first:?} {second:?}");
+                    let may_conflict = first.key.is_none() || second.key.is_none() || first.key == second.key;
+                    prop_assert!(!may_conflict || first.number < second.number, "{first:?} {second:?}");
                 }
-                let run = &placed[at..=at + first.along];
-                for one in run {
-                    prop_assert_eq!(one.member.kind, first.member.kind);
-                    let same = run.iter().filter(|other| other.member.key == one.member.key);
-                    prop_assert!(same.count() == 1 || first.along == 0);
+                let run = &placed[index..=index + first.followers];
+                for placed_member in run {
+                    prop_assert_eq!(placed_member.member.kind, first.member.kind);
+                    let same_key = run.iter().filter(|other| other.member.key == placed_member.member.key);
+                    prop_assert!(same_key.count() == 1 || first.followers == 0);
                 }
             }
         }

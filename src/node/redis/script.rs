@@ -160,8 +160,8 @@ scripts! {
     },
 
     /// Reads the state of a lock.
-    Look: Row {
-        source: include_str!("../../scripts/look.lua"),
+    Status: Row {
+        source: include_str!("../../scripts/status.lua"),
         set: Set::Plain,
         checks_marker: false,
         purposes: &[Operating],
@@ -393,16 +393,16 @@ impl Script {
     /// The Lua source of the script, including the parts that several scripts share. Before a client loads the source,
     /// it adds one line at the top, which defines constants.
     pub fn source(self) -> &'static str {
-        static WHOLE: LazyLock<[String; ROWS.len()]> =
+        static SOURCES: LazyLock<[String; ROWS.len()]> =
             LazyLock::new(|| Script::ALL.map(|script| with_parts(script.row().source)));
-        &WHOLE[self as usize]
+        &SOURCES[self as usize]
     }
 
     /// Finds the script with this source; `None` if the library has no such script.
     #[cfg(any(test, feature = "testing"))]
-    pub fn of_source(text: &[u8]) -> Option<Self> {
-        let same = |script: &Self| script.source().as_bytes() == text;
-        Self::ALL.into_iter().find(same)
+    pub fn from_source(text: &[u8]) -> Option<Self> {
+        let is_same = |script: &Self| script.source().as_bytes() == text;
+        Self::ALL.into_iter().find(is_same)
     }
 
     /// Whether the script checks the master's generation marker before it does anything else.
@@ -424,19 +424,19 @@ impl Script {
     }
 
     /// Whether the script accepts `keys` keys and `args` arguments.
-    pub fn takes(self, keys: usize, args: usize) -> bool {
+    pub fn accepts(self, keys: usize, args: usize) -> bool {
         let Row {
-            keys: named,
+            keys: script_keys,
             args: Args { first, each, last },
             ..
         } = self.row();
-        let repeated = match named {
+        let repetitions = match script_keys {
             Keys::One(_) if !each.is_empty() => args.saturating_sub(first.len()) / each.len(),
             Keys::One(_) | Keys::Many(_) => keys,
         };
-        let least = first.len() + repeated * each.len();
-        let counted = keys == 1 || matches!(named, Keys::Many(_));
-        counted && (least..=least + last.len()).contains(&args)
+        let min_args = first.len() + repetitions * each.len();
+        let fits_keys = keys == 1 || matches!(script_keys, Keys::Many(_));
+        fits_keys && (min_args..=min_args + last.len()).contains(&args)
     }
 }
 
@@ -445,22 +445,22 @@ impl Script {
     /// acquire without a fencing token.
     ///
     /// For such an acquire, clients use the command SET, or [`Script::Classic`] if they check the generation marker.
-    pub(super) fn of(request: &Request) -> Option<Self> {
-        let fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
+    pub(super) fn for_request(request: &Request) -> Option<Self> {
+        let is_fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
         Some(match (request, request.shape()) {
-            (Request::Acquire { claim, .. }, Shape::Plain) if fair(claim) => Self::AcquireFair,
+            (Request::Acquire { claim, .. }, Shape::Plain) if is_fair(claim) => Self::AcquireFair,
             (Request::Acquire { claim, .. }, Shape::Plain) if claim.fenced() => Self::Acquire,
             (Request::Acquire { .. }, Shape::Group(_)) => Self::Claim,
             (Request::Acquire { .. }, Shape::Permit(_)) => Self::Permit,
             (Request::Confirm { .. }, Shape::Plain | Shape::Permit(_)) => Self::Confirm,
             (Request::Confirm { .. }, Shape::Group(_)) => Self::ConfirmGroup,
-            (Request::Release { claim, .. }, Shape::Plain) if fair(claim) => Self::ReleaseFair,
+            (Request::Release { claim, .. }, Shape::Plain) if is_fair(claim) => Self::ReleaseFair,
             (Request::Release { .. }, Shape::Plain) => Self::Release,
             (Request::Release { .. }, Shape::Group(_)) => Self::Unclaim,
             (Request::Release { .. }, Shape::Permit(_)) => Self::ReleasePermit,
             (Request::Extend { .. }, Shape::Plain | Shape::Permit(_)) => Self::Extend,
             (Request::Extend { .. }, Shape::Group(_)) => Self::Keep,
-            (Request::Look { .. }, _) => Self::Look,
+            (Request::Status { .. }, _) => Self::Status,
             (Request::Break { .. }, _) => Self::Break,
             (Request::Read { .. }, _) => Self::Read,
             (Request::Write { .. }, _) => Self::Write,

@@ -6,25 +6,29 @@ use crate::protocol::instant::Instant;
 
 /// A message that was sent to the master and is not answered yet.
 pub(super) struct Sent {
-    pub(super) what: What,
-    pub(super) at: Instant,
+    pub(super) command: SentCommand,
+    pub(super) sent_at: Instant,
     /// How many of the messages sent directly after this one are answered by the same reply.
-    pub(super) along: usize,
+    pub(super) followers: usize,
 }
 
 impl Sent {
-    pub(super) fn alone(what: What, at: Instant) -> Self {
-        Self { what, at, along: 0 }
+    pub(super) fn alone(command: SentCommand, sent_at: Instant) -> Self {
+        Self {
+            command,
+            sent_at,
+            followers: 0,
+        }
     }
 }
 
-pub(super) enum What {
+pub(super) enum SentCommand {
     Request(Queued),
     /// The command `SCRIPT LOAD` for this script.
-    Script(Script),
+    LoadScript(Script),
     Ping,
     /// The script that raises the age record, and restores a lost generation marker.
-    Age,
+    RaiseAge,
     /// The command that tests whether the server's built-in delete command works. If it works, releases use it.
-    Trial,
+    DeletionTrial,
 }

@@ -11,7 +11,7 @@ use crate::node::Dial;
 use crate::node::Subscriber;
 use crate::node::actor::mailbox::Mailbox;
 use crate::node::actor::markers::Markers;
-use crate::node::actor::trust::{Acquaintance, Roster};
+use crate::node::actor::trust::{Roster, RunHistory};
 use crate::protocol::age::Watch;
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::Configuration;
@@ -60,7 +60,7 @@ pub(super) struct Shared {
     pub(super) address: Address,
     pub(super) options: Arc<NodeOptions>,
     pub(super) mailbox: Mailbox,
-    pub(super) acquaintance: Acquaintance,
+    pub(super) run_history: RunHistory,
     pub(super) lookup: Lookup,
     /// Limits how often warnings about the connection to this master are logged.
     pub(super) repeats: Repeats,
@@ -69,7 +69,7 @@ pub(super) struct Shared {
     /// How many connections in a row the server has closed before it answered anything. It may be a server of another
     /// kind.
     pub(super) unanswered: AtomicU32,
-    /// The origin of the times in the master's link and in `acquaintance`. Set by the first actor.
+    /// The origin of the times in the master's link and in `run_history`. Set by the first actor.
     pub(super) origin: OnceLock<tokio::time::Instant>,
 }
 
@@ -79,7 +79,7 @@ impl Shared {
             address,
             options,
             mailbox: Mailbox::new(),
-            acquaintance: Acquaintance::default(),
+            run_history: RunHistory::default(),
             lookup: Lookup::default(),
             repeats: Repeats::default(),
             subscriber: OnceLock::new(),
@@ -107,16 +107,17 @@ impl Shared {
     /// time until they count again. `None` if the marker was not lost, or if the restart guard is off.
     pub(super) fn doubted_for(&self) -> Option<Duration> {
         let options = &self.options;
-        let guards = options.restart_guard != RestartGuard::Off;
-        (guards && options.markers.doubts(self.address.name())).then_some(options.max_ttl)
+        let is_guarded = options.restart_guard != RestartGuard::Off;
+        (is_guarded && options.markers.has_lost_marker(self.address.name()))
+            .then_some(options.max_ttl)
     }
 
     /// For how much longer the votes of this master do not count, because clients have not watched its present run for
     /// `max_ttl` yet. Zero if they count.
     pub(super) fn guarded_by_age(&self, watch: &Watch, now: Instant) -> Duration {
-        let first = self.options.restart_guard == RestartGuard::AfterFirstContact
-            && self.acquaintance.is_first_run(watch.run());
-        if first && !watch.is_after_loss() {
+        let is_first_run = self.options.restart_guard == RestartGuard::AfterFirstContact
+            && self.run_history.is_first_run(watch.run());
+        if is_first_run && !watch.is_after_loss() {
             Duration::ZERO
         } else {
             watch.guarded_for(now, self.options.max_ttl)
@@ -127,7 +128,7 @@ impl Shared {
     /// knowledge about restarts of the server.
     pub(super) fn for_another_connection(&self) -> Self {
         Self {
-            acquaintance: self.acquaintance.for_another_connection(),
+            run_history: self.run_history.for_another_connection(),
             ..Self::new(self.address.clone(), self.options.clone())
         }
     }

@@ -16,33 +16,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 pub(super) struct Socket {
     stream: Box<dyn Stream>,
     /// Whether the stream may have buffered bytes without sending them, as TLS streams do.
-    unflushed: bool,
+    is_unflushed: bool,
 }
 
 impl Socket {
     pub(super) fn new(stream: impl Stream + 'static) -> Self {
         Self {
             stream: Box::new(stream),
-            unflushed: false,
+            is_unflushed: false,
         }
     }
 
     /// Writes as many bytes of `out` as the stream accepts. If bytes remain, the task is woken when the stream accepts
     /// more.
     pub(super) fn poll_write(&mut self, out: &mut Output, cx: &mut Context<'_>) -> io::Result<()> {
-        while !out.rest().is_empty() {
-            match Pin::new(&mut self.stream).poll_write(cx, out.rest()) {
+        while !out.unwritten().is_empty() {
+            match Pin::new(&mut self.stream).poll_write(cx, out.unwritten()) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(count)) => {
-                    out.wrote(count);
-                    self.unflushed = true;
+                    out.mark_written(count);
+                    self.is_unflushed = true;
                 }
                 Poll::Ready(Err(error)) => return Err(error),
             }
         }
-        if self.unflushed && Pin::new(&mut self.stream).poll_flush(cx)?.is_ready() {
-            self.unflushed = false;
+        if self.is_unflushed && Pin::new(&mut self.stream).poll_flush(cx)?.is_ready() {
+            self.is_unflushed = false;
         }
         Ok(())
     }
@@ -58,9 +58,9 @@ impl Socket {
             Poll::Ready(Ok(())) => {
                 let count = buffer.filled().len();
                 if count == 0 {
-                    return Poll::Ready(Err(closed()));
+                    return Poll::Ready(Err(closed_error()));
                 }
-                input.filled(count);
+                input.add_received(count);
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
@@ -69,6 +69,6 @@ impl Socket {
     }
 }
 
-fn closed() -> io::Error {
+fn closed_error() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "connection closed")
 }

@@ -44,6 +44,6 @@ const PARTS: [(&str, &str); 20] = [
 
 /// Inserts the shared parts and the names of keys into a Lua source.
 pub(super) fn with_parts(source: &str) -> String {
-    let put_in = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
-    keys::fill_placeholders(&PARTS.iter().fold(source.to_owned(), put_in))
+    let insert_part = |text: String, (line, part): &(&str, &str)| text.replace(line, part);
+    keys::fill_placeholders(&PARTS.iter().fold(source.to_owned(), insert_part))
 }

@@ -33,25 +33,25 @@ use crate::protocol::instant::Instant;
 
 /// How much faster or slower than this client's clock the store's clock may run: 10 per thousand (1 %), like the
 /// default drift of a lease.
-pub(super) const RATE: u64 = 10;
+pub(super) const MAX_DRIFT_PER_MILLE: u64 = 10;
 
 /// The largest difference between two clocks' ages of one sighting, in microseconds: 2 s. An eighth of the age is
 /// allowed in addition. If the difference is larger, one of the clocks was set, so the sighting does not count.
-const APART: i64 = 2_000_000;
+const MAX_CLOCK_DIFFERENCE: i64 = 2_000_000;
 
 /// An age that was computed from a sighting must exceed the duration of a lease by this time (500 ms, in microseconds).
 /// So small corrections of the clocks do no harm.
-pub(super) const SLACK: u64 = 500_000;
+pub(super) const AGE_MARGIN: u64 = 500_000;
 
 /// A date that the store gave longer ago than this (10 min) is not used, because the clock of this client may run
 /// slower or faster than the clock of the store.
-pub(super) const FRESH: Duration = Duration::from_secs(600);
+pub(super) const MAX_DATE_AGE: Duration = Duration::from_secs(600);
 
 /// The largest number of sightings that a record contains for one item.
-const MOST: usize = 8;
+const MAX_SIGHTINGS: usize = 8;
 
 /// The length of an encoded sighting, in bytes.
-const BYTES: usize = 40;
+const SIGHTING_BYTES: usize = 40;
 
 /// The times on several clocks when a client wrote an item, or found it. All times are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,22 +82,27 @@ pub(super) struct StoreReading {
 }
 
 impl StoreReading {
-    /// The time on the store's clock at `now`. The store gave `date` at some moment between `asked` and `answered`.
+    /// The time on the store's clock at `now`. The store gave `date` at some moment between `asked_at` and `answered_at`.
     /// `None` if this was too long ago.
-    pub(super) fn at(now: Instant, date: Date, asked: Instant, answered: Instant) -> Option<Self> {
-        let (least, most) = (
-            now.saturating_since(answered),
-            now.saturating_since(asked) + date.grain,
+    pub(super) fn estimate(
+        now: Instant,
+        date: Date,
+        asked_at: Instant,
+        answered_at: Instant,
+    ) -> Option<Self> {
+        let (min_age, max_age) = (
+            now.saturating_since(answered_at),
+            now.saturating_since(asked_at) + date.grain,
         );
-        if now.saturating_since(answered) > FRESH {
+        if now.saturating_since(answered_at) > MAX_DATE_AGE {
             return None;
         }
-        let (least, most) = (micros(least), micros(most));
+        let (min_age, max_age) = (micros(min_age), micros(max_age));
         let date_us = date.micros.min(LATEST);
         Some(Self {
             era: date.era,
-            earliest: date_us + least - least * RATE / 1000,
-            latest: date_us + most + most * RATE / 1000 + 1,
+            earliest: date_us + min_age - min_age * MAX_DRIFT_PER_MILLE / 1000,
+            latest: date_us + max_age + max_age * MAX_DRIFT_PER_MILLE / 1000 + 1,
         })
     }
 }
@@ -116,37 +121,39 @@ impl Reading {
 impl Sighting {
     /// How long ago the sighting was made, at least. `None` if fewer than two clocks show it, or if they disagree.
     fn age(&self, now: &Reading) -> Option<u64> {
-        let passed = |later: u64, earlier: u64| later.min(LATEST) as i64 - earlier as i64;
-        let same = |one: u64, other: u64| {
+        let elapsed = |later: u64, earlier: u64| later.min(LATEST) as i64 - earlier as i64;
+        let is_same_era = |a: u64, b: u64| {
             #[cfg(feature = "seeded-bugs")]
             if super::flaw::has(super::flaw::StoreFlaw::AnyEra) {
                 return true;
             }
-            one == other
+            a == b
         };
         let by_machine = self.machine.zip(now.machine);
         let by_machine = by_machine
-            .filter(|((one, _), (other, _))| one == other)
-            .map(|((_, then), (_, now))| passed(now, then));
+            .filter(|((a, _), (b, _))| a == b)
+            .map(|((_, then), (_, now))| elapsed(now, then));
         let by_store = self.store.zip(now.store);
         let by_store = by_store
-            .filter(|((era, _), now)| same(*era, now.era))
-            .map(|((_, then), now)| passed(now.earliest, then));
-        let by_wall = Some(passed(now.wall, self.wall));
+            .filter(|((era, _), now)| is_same_era(*era, now.era))
+            .map(|((_, then), now)| elapsed(now.earliest, then));
+        let by_wall = Some(elapsed(now.wall, self.wall));
         #[cfg(feature = "seeded-bugs")]
         let (by_machine, by_store, by_wall) = super::flaw::believed(by_machine, by_store, by_wall)?;
-        let shown = [by_wall, by_machine, by_store].into_iter().flatten();
-        let (clocks, least, most) = shown.fold((0, i64::MAX, i64::MIN), |(n, least, most), age| {
-            (n + 1, least.min(age), most.max(age))
-        });
-        let agree = clocks >= 2 && most.saturating_sub(least) <= APART + least.max(0) / 8;
-        agree.then(|| u64::try_from(least).unwrap_or(0))
+        let ages = [by_wall, by_machine, by_store].into_iter().flatten();
+        let (clock_count, min_age, max_age) = ages
+            .fold((0, i64::MAX, i64::MIN), |(n, min_age, max_age), age| {
+                (n + 1, min_age.min(age), max_age.max(age))
+            });
+        let do_agree = clock_count >= 2
+            && max_age.saturating_sub(min_age) <= MAX_CLOCK_DIFFERENCE + min_age.max(0) / 8;
+        do_agree.then(|| u64::try_from(min_age).unwrap_or(0))
     }
 
     fn write(&self, state: &mut Vec<u8>) {
-        let (machine, up) = self.machine.unwrap_or_default();
+        let (machine, machine_time) = self.machine.unwrap_or_default();
         let (era, date) = self.store.unwrap_or_default();
-        for number in [self.wall, machine, up, era, date] {
+        for number in [self.wall, machine, machine_time, era, date] {
             state.extend(number.to_be_bytes());
         }
     }
@@ -158,11 +165,12 @@ impl Sighting {
                 .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
         });
         let mut next = || numbers.next();
-        let (wall, machine, up, era, date) = (next()?, next()?, next()?, next()?, next()?);
-        let valid = wall <= LATEST && up <= LATEST && date <= LATEST;
-        valid.then_some(Self {
+        let (wall, machine, machine_time, era, date) =
+            (next()?, next()?, next()?, next()?, next()?);
+        let is_valid = wall <= LATEST && machine_time <= LATEST && date <= LATEST;
+        is_valid.then_some(Self {
             wall,
-            machine: (up > 0).then_some((machine, up)),
+            machine: (machine_time > 0).then_some((machine, machine_time)),
             store: (date > 0).then_some((era, date)),
         })
     }
@@ -170,7 +178,7 @@ impl Sighting {
 
 /// How long ago the item with these sightings was written, at least, in microseconds; 0 if nothing is known.
 pub(super) fn age(sightings: &[Sighting], now: &Reading) -> u64 {
-    let ages = sightings.iter().filter_map(|one| one.age(now));
+    let ages = sightings.iter().filter_map(|sighting| sighting.age(now));
     ages.max().unwrap_or(0)
 }
 
@@ -178,41 +186,47 @@ pub(super) fn age(sightings: &[Sighting], now: &Reading) -> u64 {
 /// of the item. A process that starts later, with the same clocks as this client, then knows how long ago this was.
 ///
 /// A sighting that counts for other clients is kept, as long as there is room. Returns whether a sighting was added.
-pub(super) fn add(sightings: &mut Vec<Sighting>, now: &Reading) -> bool {
+pub(super) fn add_sighting(sightings: &mut Vec<Sighting>, now: &Reading) -> bool {
     #[cfg(feature = "seeded-bugs")]
     if super::flaw::has(super::flaw::StoreFlaw::NoSightings) {
         return false;
     }
-    let lasts = now.machine.is_some() || now.store.is_some();
-    if !lasts || sightings.iter().any(|one| one.age(now).is_some()) {
+    let has_lasting_clock = now.machine.is_some() || now.store.is_some();
+    if !has_lasting_clock || sightings.iter().any(|sighting| sighting.age(now).is_some()) {
         return false;
     }
-    let new = now.sighting();
-    if sightings.len() >= MOST {
-        let era = |one: &Sighting| one.store.map(|(era, _)| era);
-        let Some(old) = sightings.iter().position(|one| era(one) != era(&new)) else {
+    let own_sighting = now.sighting();
+    if sightings.len() >= MAX_SIGHTINGS {
+        let era_of = |sighting: &Sighting| sighting.store.map(|(era, _)| era);
+        let Some(other_index) = sightings
+            .iter()
+            .position(|sighting| era_of(sighting) != era_of(&own_sighting))
+        else {
             return false;
         };
-        sightings.remove(old);
+        sightings.remove(other_index);
     }
-    sightings.push(new);
+    sightings.push(own_sighting);
     true
 }
 
 /// Encodes the sightings of one item.
-pub(super) fn write(sightings: &[Sighting], state: &mut Vec<u8>) {
+pub(super) fn write_sightings(sightings: &[Sighting], state: &mut Vec<u8>) {
     state.push(sightings.len() as u8);
-    for one in sightings {
-        one.write(state);
+    for sighting in sightings {
+        sighting.write(state);
     }
 }
 
 /// Decodes the sightings of one item, and removes them from `rest`. `None` if they are damaged.
-pub(super) fn read(rest: &mut &[u8]) -> Option<Vec<Sighting>> {
-    let (&count, behind) = rest.split_first()?;
-    let (bytes, behind) = behind.split_at_checked(usize::from(count) * BYTES)?;
-    *rest = behind;
-    bytes.chunks_exact(BYTES).map(Sighting::read).collect()
+pub(super) fn read_sightings(rest: &mut &[u8]) -> Option<Vec<Sighting>> {
+    let (&count, remaining) = rest.split_first()?;
+    let (bytes, remaining) = remaining.split_at_checked(usize::from(count) * SIGHTING_BYTES)?;
+    *rest = remaining;
+    bytes
+        .chunks_exact(SIGHTING_BYTES)
+        .map(Sighting::read)
+        .collect()
 }
 
 #[cfg(test)]
@@ -236,24 +250,24 @@ mod tests {
     }
 
     /// The age of a sighting at 100 s, by clocks that show these times later.
-    fn aged(wall: u64, machine: Option<(u64, u64)>, store: Option<(u64, u64)>) -> Option<u64> {
-        let then = reading(NOW, Some((7, 100 * SECOND)), Some((1, NOW))).sighting();
+    fn age_after(wall: u64, machine: Option<(u64, u64)>, store: Option<(u64, u64)>) -> Option<u64> {
+        let sighting = reading(NOW, Some((7, 100 * SECOND)), Some((1, NOW))).sighting();
         let later = reading(
             NOW + wall * SECOND,
             machine.map(|(machine, age)| (machine, (100 + age) * SECOND)),
             store.map(|(era, age)| (era, NOW + age * SECOND)),
         );
-        then.age(&later).map(|age| age / SECOND)
+        sighting.age(&later).map(|age| age / SECOND)
     }
 
     #[test]
     fn age_counts_only_if_two_clocks_show_it() {
-        assert_eq!(aged(30, None, Some((1, 30))), Some(30));
-        assert_eq!(aged(30, Some((7, 30)), None), Some(30));
-        assert_eq!(aged(30, Some((7, 30)), Some((1, 30))), Some(30));
-        assert_eq!(aged(30, None, None), None, "the wall clock alone");
+        assert_eq!(age_after(30, None, Some((1, 30))), Some(30));
+        assert_eq!(age_after(30, Some((7, 30)), None), Some(30));
+        assert_eq!(age_after(30, Some((7, 30)), Some((1, 30))), Some(30));
+        assert_eq!(age_after(30, None, None), None, "the wall clock alone");
         assert_eq!(
-            aged(30, Some((8, 30)), Some((2, 30))),
+            age_after(30, Some((8, 30)), Some((2, 30))),
             None,
             "the clocks of another machine and of another leader must not be compared"
         );
@@ -261,22 +275,34 @@ mod tests {
 
     #[test]
     fn age_does_not_count_if_a_clock_was_set() {
-        assert_eq!(aged(3_600, None, Some((1, 1))), None, "the client's clock");
-        assert_eq!(aged(1, None, Some((1, 3_600))), None, "the store's clock");
         assert_eq!(
-            aged(3_600, Some((7, 1)), Some((1, 3_600))),
+            age_after(3_600, None, Some((1, 1))),
+            None,
+            "the client's clock"
+        );
+        assert_eq!(
+            age_after(1, None, Some((1, 3_600))),
+            None,
+            "the store's clock"
+        );
+        assert_eq!(
+            age_after(3_600, Some((7, 1)), Some((1, 3_600))),
             None,
             "the clock of the machine must count although both other clocks were set"
         );
-        assert_eq!(aged(0, Some((7, 3_600)), None), None, "a cloned machine");
         assert_eq!(
-            aged(31, None, Some((1, 30))),
+            age_after(0, Some((7, 3_600)), None),
+            None,
+            "a cloned machine"
+        );
+        assert_eq!(
+            age_after(31, None, Some((1, 30))),
             Some(30),
             "the smallest age must count if the clocks nearly agree"
         );
         let behind = reading(NOW - SECOND, None, Some((1, NOW + SECOND)));
-        let then = reading(NOW, None, Some((1, NOW))).sighting();
-        assert_eq!(then.age(&behind), Some(0));
+        let sighting = reading(NOW, None, Some((1, NOW))).sighting();
+        assert_eq!(sighting.age(&behind), Some(0));
     }
 
     #[test]
@@ -284,39 +310,40 @@ mod tests {
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         // The store's clock showed a time of up to 1 ms after `date` at some moment between 100 and 400 ms.
         let date = Date::new(NOW, 3);
-        let read = StoreReading::at(at(1_400), date, at(100), at(400)).expect("a fresh date");
-        assert!(read.earliest <= NOW + 995_000 && read.earliest >= NOW + 980_000);
-        assert!(read.latest >= NOW + 1_305_000 && read.latest <= NOW + 1_320_000);
-        let late = at(400) + FRESH + Duration::from_millis(1);
-        assert!(StoreReading::at(late, date, at(100), at(400)).is_none());
+        let reading =
+            StoreReading::estimate(at(1_400), date, at(100), at(400)).expect("a fresh date");
+        assert!(reading.earliest <= NOW + 995_000 && reading.earliest >= NOW + 980_000);
+        assert!(reading.latest >= NOW + 1_305_000 && reading.latest <= NOW + 1_320_000);
+        let too_late = at(400) + MAX_DATE_AGE + Duration::from_millis(1);
+        assert!(StoreReading::estimate(too_late, date, at(100), at(400)).is_none());
     }
 
     #[test]
     fn sighting_is_added_only_if_no_other_sighting_counts() {
-        let mut all = vec![reading(NOW, None, Some((1, NOW))).sighting()];
+        let mut sightings = vec![reading(NOW, None, Some((1, NOW))).sighting()];
         let now = reading(NOW + SECOND, None, Some((1, NOW + SECOND)));
-        add(&mut all, &now);
-        assert_eq!(all.len(), 1, "the writer's sighting counts");
-        let ahead = reading(NOW + 3_600 * SECOND, None, Some((1, NOW + SECOND)));
-        add(&mut all, &ahead);
-        add(&mut all, &ahead);
-        assert_eq!(all.len(), 2, "the wall clock of this client is ahead");
-        let undated = reading(NOW + SECOND, None, None);
-        add(&mut all, &undated);
-        assert_eq!(all.len(), 2, "a wall clock alone shows no age");
+        add_sighting(&mut sightings, &now);
+        assert_eq!(sightings.len(), 1, "the writer's sighting counts");
+        let ahead_reading = reading(NOW + 3_600 * SECOND, None, Some((1, NOW + SECOND)));
+        add_sighting(&mut sightings, &ahead_reading);
+        add_sighting(&mut sightings, &ahead_reading);
+        assert_eq!(sightings.len(), 2, "the wall clock of this client is ahead");
+        let undated_reading = reading(NOW + SECOND, None, None);
+        add_sighting(&mut sightings, &undated_reading);
+        assert_eq!(sightings.len(), 2, "a wall clock alone shows no age");
         for era in 2..20 {
-            add(&mut all, &reading(NOW, None, Some((era, NOW))));
+            add_sighting(&mut sightings, &reading(NOW, None, Some((era, NOW))));
         }
-        assert_eq!(all.len(), MOST);
+        assert_eq!(sightings.len(), MAX_SIGHTINGS);
         let now = reading(NOW + 5 * SECOND, None, Some((19, NOW + 5 * SECOND)));
-        assert_eq!(age(&all, &now), 5 * SECOND);
+        assert_eq!(age(&sightings, &now), 5 * SECOND);
         for wall in 0..20 {
             let wall = NOW + wall * 3_600 * SECOND;
-            add(&mut all, &reading(wall, None, Some((19, NOW))));
+            add_sighting(&mut sightings, &reading(wall, None, Some((19, NOW))));
         }
-        assert_eq!(all.len(), MOST);
+        assert_eq!(sightings.len(), MAX_SIGHTINGS);
         assert_eq!(
-            age(&all, &now),
+            age(&sightings, &now),
             5 * SECOND,
             "the sighting of a client with other clocks must be kept"
         );
@@ -324,19 +351,19 @@ mod tests {
 
     #[test]
     fn sightings_are_unchanged_after_encoding_and_decoding() {
-        let all = vec![
+        let sightings = vec![
             reading(NOW, None, None).sighting(),
             reading(NOW, Some((u64::MAX, 1)), Some((u64::MAX, LATEST))).sighting(),
         ];
         let mut state = Vec::new();
-        write(&all, &mut state);
+        write_sightings(&sightings, &mut state);
         let mut rest = &state[..];
-        assert_eq!(read(&mut rest), Some(all));
+        assert_eq!(read_sightings(&mut rest), Some(sightings));
         assert!(rest.is_empty());
         for cut in 0..state.len() {
-            assert_eq!(read(&mut &state[..cut]), None);
+            assert_eq!(read_sightings(&mut &state[..cut]), None);
         }
-        let damaged = [&[1][..], &[u8::MAX; BYTES]].concat();
-        assert_eq!(read(&mut &damaged[..]), None);
+        let damaged = [&[1][..], &[u8::MAX; SIGHTING_BYTES]].concat();
+        assert_eq!(read_sightings(&mut &damaged[..]), None);
     }
 }

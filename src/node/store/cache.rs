@@ -9,7 +9,7 @@ use crate::node::memory::Master;
 use crate::node::memory::items::Item;
 
 /// If the cache has more records than this, it drops the records that the last 64 batches of requests did not use.
-const MOST: usize = 16_384;
+const MAX_RECORDS: usize = 16_384;
 
 /// The records of the store that one session has read or written, with their content.
 #[derive(Default)]
@@ -21,16 +21,16 @@ pub(super) struct RecordCache {
     /// change then fails, because it expects the earlier version.
     dirty: HashMap<Name, u64>,
     /// The number of the current batch of requests.
-    round: u64,
+    batch_number: u64,
 }
 
 struct CachedRecord {
     version: u64,
     stored: Vec<StoredItem>,
     /// The batch in which the record was last read or written.
-    seen: u64,
+    used_in: u64,
     /// Whether the record must be read again, because another session may have changed it.
-    doubtful: bool,
+    is_doubtful: bool,
 }
 
 impl CachedRecord {
@@ -40,10 +40,10 @@ impl CachedRecord {
     /// - a hold that expired less than a day ago;
     /// - a fencing counter that is still needed at `date`, in microseconds since 1970. `date` can be from another clock
     ///   than `now`. If it is `None`, fencing counters are treated like other items.
-    fn is_over(&self, now: u64, date: Option<u64>) -> bool {
+    fn is_expired(&self, now: u64, date: Option<u64>) -> bool {
         let items = || self.stored.iter().map(|stored| &stored.item);
-        let needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
-        if items().any(|item| item.lives(now) || needed(item)) {
+        let is_needed = |item: &Item| date.is_some_and(|date| item.is_counter_needed_at(date));
+        if items().any(|item| item.lives(now) || is_needed(item)) {
             return false;
         }
         let mut master = Master::default();
@@ -55,30 +55,30 @@ impl CachedRecord {
 impl RecordCache {
     /// Starts the next batch of requests. No record is fresh until it is read or written in this batch.
     pub(super) fn start_batch(&mut self) {
-        self.round += 1;
-        if self.records.len() > MOST {
-            let since = self.round.saturating_sub(64);
-            self.records.retain(|_, cached| cached.seen >= since);
+        self.batch_number += 1;
+        if self.records.len() > MAX_RECORDS {
+            let since = self.batch_number.saturating_sub(64);
+            self.records.retain(|_, cached| cached.used_in >= since);
         }
-        if self.dirty.len() > MOST {
-            let since = self.round.saturating_sub(MOST as u64);
-            self.dirty.retain(|_, round| *round >= since);
+        if self.dirty.len() > MAX_RECORDS {
+            let since = self.batch_number.saturating_sub(MAX_RECORDS as u64);
+            self.dirty.retain(|_, batch_number| *batch_number >= since);
         }
     }
 
     /// The number of the current batch of requests.
-    pub(super) fn round(&self) -> u64 {
-        self.round
+    pub(super) fn batch_number(&self) -> u64 {
+        self.batch_number
     }
 
     /// Whether the cache has room for records that no request needs. They are read to find and remove obsolete records.
     pub(super) fn has_room(&self) -> bool {
-        self.records.len() < MOST / 2
+        self.records.len() < MAX_RECORDS / 2
     }
 
     /// At most `most` obsolete records, with their versions. A record is obsolete if all of these conditions are met:
     ///
-    /// - [`CachedRecord::is_over`] returns true for `now` and `date`.
+    /// - [`CachedRecord::is_expired`] returns true for `now` and `date`.
     /// - No request has used it in the batch `since` or in a later batch.
     /// - The cached content is certain: no other session may have changed the record, and every change of it was
     ///   answered.
@@ -86,40 +86,43 @@ impl RecordCache {
         &self,
         (now, date): (u64, Option<u64>),
         since: u64,
-        most: usize,
+        limit: usize,
     ) -> Vec<(Name, u64)> {
-        let obsolete = self.records.iter().filter(|(_, one)| {
-            let idle = one.seen < since && one.version > 0 && !one.doubtful;
-            idle && one.is_over(now, date)
+        let obsolete = self.records.iter().filter(|(_, cached)| {
+            let is_unused = cached.used_in < since && cached.version > 0 && !cached.is_doubtful;
+            is_unused && cached.is_expired(now, date)
         });
         let obsolete = obsolete.filter(|(name, _)| !self.is_dirty(name));
         obsolete
-            .map(|(name, one)| (name.clone(), one.version))
-            .take(most)
+            .map(|(name, cached)| (name.clone(), cached.version))
+            .take(limit)
             .collect()
     }
 
     /// Removes a record from the cache.
-    pub(super) fn forget(&mut self, name: &Name) {
+    pub(super) fn remove(&mut self, name: &Name) {
         self.records.remove(name);
     }
 
     /// The versions and the cached items of these records; `None` if at least one of them is not cached or is doubtful.
-    pub(super) fn all(&self, names: &[Name]) -> Option<Vec<(u64, &[StoredItem])>> {
-        let one = |name: &Name| {
-            let cached = self.records.get(name).filter(|cached| !cached.doubtful)?;
+    pub(super) fn get_all(&self, names: &[Name]) -> Option<Vec<(u64, &[StoredItem])>> {
+        let versioned_items = |name: &Name| {
+            let cached = self
+                .records
+                .get(name)
+                .filter(|cached| !cached.is_doubtful)?;
             Some((cached.version, &cached.stored[..]))
         };
-        names.iter().map(one).collect()
+        names.iter().map(versioned_items).collect()
     }
 
     /// Whether all of these records were read or written in the current batch.
     pub(super) fn are_fresh(&self, names: &[Name]) -> bool {
-        let fresh = |name: &Name| {
+        let is_fresh = |name: &Name| {
             let cached = self.records.get(name);
-            cached.is_some_and(|cached| cached.seen == self.round && !cached.doubtful)
+            cached.is_some_and(|cached| cached.used_in == self.batch_number && !cached.is_doubtful)
         };
-        names.iter().all(fresh)
+        names.iter().all(is_fresh)
     }
 
     /// Whether the record is dirty: the store has not answered a change of it, so this change may still take effect.
@@ -130,14 +133,14 @@ impl RecordCache {
     /// Marks the record as dirty: the store has not answered a change of it, so the change may take effect at any later
     /// time or never.
     pub(super) fn mark_dirty(&mut self, name: &Name) {
-        self.dirty.insert(name.clone(), self.round);
+        self.dirty.insert(name.clone(), self.batch_number);
         self.mark_doubtful(name);
     }
 
     /// Marks the record as doubtful: another session may have changed it, so it must be read again.
     pub(super) fn mark_doubtful(&mut self, name: &Name) {
         if let Some(cached) = self.records.get_mut(name) {
-            cached.doubtful = true;
+            cached.is_doubtful = true;
         }
     }
 
@@ -145,30 +148,30 @@ impl RecordCache {
     /// reuse their versions.
     pub(super) fn mark_all_doubtful(&mut self) {
         for cached in self.records.values_mut() {
-            cached.doubtful = true;
+            cached.is_doubtful = true;
         }
     }
 
     /// Stores a record that was read at `at`. Returns `false` if the record was not written by this library, or is
     /// damaged.
     pub(super) fn read(&mut self, name: &Name, record: &Record, at: impl Into<Moment>) -> bool {
-        let known = self.records.get(name);
-        let known = known.map_or(&[][..], |cached| &cached.stored);
-        let Some(stored) = StoredItem::read(&record.state, known, at) else {
+        let cached_items = self.records.get(name);
+        let cached_items = cached_items.map_or(&[][..], |cached| &cached.stored);
+        let Some(stored) = StoredItem::read(&record.state, cached_items, at) else {
             return false;
         };
-        self.put(name, record.version, stored);
+        self.insert(name, record.version, stored);
         true
     }
 
     /// Stores a record that was read at `at` without a request for it. The read does not count as a use, so the record
     /// can still become obsolete.
     pub(super) fn read_unrequested(&mut self, name: &Name, record: &Record, at: impl Into<Moment>) {
-        let seen = self.records.get(name).map_or(0, |cached| cached.seen);
+        let used_in = self.records.get(name).map_or(0, |cached| cached.used_in);
         if self.read(name, record, at)
             && let Some(cached) = self.records.get_mut(name)
         {
-            cached.seen = seen;
+            cached.used_in = used_in;
         }
     }
 
@@ -176,15 +179,15 @@ impl RecordCache {
     /// so unanswered older changes can no longer take effect.
     pub(super) fn note_written(&mut self, name: &Name, version: u64, stored: Vec<StoredItem>) {
         self.dirty.remove(name);
-        self.put(name, version, stored);
+        self.insert(name, version, stored);
     }
 
-    fn put(&mut self, name: &Name, version: u64, stored: Vec<StoredItem>) {
+    fn insert(&mut self, name: &Name, version: u64, stored: Vec<StoredItem>) {
         let cached = CachedRecord {
             version,
             stored,
-            seen: self.round,
-            doubtful: false,
+            used_in: self.batch_number,
+            is_doubtful: false,
         };
         self.records.insert(name.clone(), cached);
     }
@@ -207,11 +210,11 @@ mod tests {
             what: b"x".to_vec(),
             until: Some(until),
         };
-        StoredItem::after(&[], vec![item], 0, Clock::Server { slack: 0 }, &[])
+        StoredItem::updated(&[], vec![item], 0, Clock::Server { slack: 0 }, &[])
     }
 
-    fn rounds(cache: &mut RecordCache, rounds: u64) {
-        (0..rounds).for_each(|_| cache.start_batch());
+    fn start_batches(cache: &mut RecordCache, count: u64) {
+        (0..count).for_each(|_| cache.start_batch());
     }
 
     #[test]
@@ -221,27 +224,27 @@ mod tests {
         cache.note_written(&old, 1, lease(1));
         cache.start_batch();
         cache.note_written(&recent, 1, lease(1));
-        rounds(&mut cache, 63);
-        for number in 3..=MOST {
+        start_batches(&mut cache, 63);
+        for number in 3..=MAX_RECORDS {
             cache.note_written(&name(number), 1, lease(1));
         }
-        let knows = |cache: &RecordCache, name: &Name| cache.records.contains_key(name);
+        let has_record = |cache: &RecordCache, name: &Name| cache.records.contains_key(name);
         cache.start_batch();
         assert!(
-            knows(&cache, &old),
+            has_record(&cache, &old),
             "a cache within its limit must keep old records"
         );
         // With this record, the cache is above its limit. `recent` was used in the last 64 batches; `old` was not.
-        cache.note_written(&name(MOST + 1), 1, lease(1));
+        cache.note_written(&name(MAX_RECORDS + 1), 1, lease(1));
         cache
             .records
             .get_mut(&recent)
             .expect("the record must be cached")
-            .seen += 1;
+            .used_in += 1;
         cache.start_batch();
-        assert!(!knows(&cache, &old));
-        assert!(knows(&cache, &recent));
-        assert_eq!(cache.records.len(), MOST);
+        assert!(!has_record(&cache, &old));
+        assert!(has_record(&cache, &recent));
+        assert_eq!(cache.records.len(), MAX_RECORDS);
     }
 
     #[test]
@@ -252,8 +255,8 @@ mod tests {
         cache.mark_dirty(&old);
         cache.start_batch();
         cache.mark_dirty(&recent);
-        rounds(&mut cache, MOST as u64 - 1);
-        for number in 3..=MOST {
+        start_batches(&mut cache, MAX_RECORDS as u64 - 1);
+        for number in 3..=MAX_RECORDS {
             cache.mark_dirty(&name(number));
         }
         cache.start_batch();
@@ -262,9 +265,9 @@ mod tests {
             "a cache within its limit must not forget that an old record is dirty"
         );
         cache.dirty.insert(recent.clone(), 3);
-        cache.mark_dirty(&name(MOST + 1));
+        cache.mark_dirty(&name(MAX_RECORDS + 1));
         cache.start_batch();
-        assert_eq!(cache.round(), MOST as u64 + 3);
+        assert_eq!(cache.batch_number(), MAX_RECORDS as u64 + 3);
         assert!(!cache.is_dirty(&old));
         assert!(cache.is_dirty(&recent));
     }
@@ -272,26 +275,29 @@ mod tests {
     #[test]
     fn record_is_obsolete_only_if_it_expired_and_was_not_requested_recently() {
         let mut cache = RecordCache::default();
-        let all: Vec<Name> = (0..6).map(name).collect();
-        let [over, lives, dirty, doubtful, missing, asked] = &all[..] else {
+        let names: Vec<Name> = (0..6).map(name).collect();
+        let [expired, unexpired, dirty, doubtful, missing, requested] = &names[..] else {
             unreachable!()
         };
-        cache.note_written(over, 7, lease(1_000));
-        cache.note_written(lives, 7, lease(3_000));
+        cache.note_written(expired, 7, lease(1_000));
+        cache.note_written(unexpired, 7, lease(3_000));
         cache.note_written(dirty, 7, lease(1_000));
         cache.mark_dirty(dirty);
         cache
             .records
             .get_mut(dirty)
             .expect("the record must be cached")
-            .doubtful = false;
+            .is_doubtful = false;
         cache.note_written(doubtful, 7, lease(1_000));
         cache.mark_doubtful(doubtful);
         cache.note_written(missing, 0, Vec::new());
         cache.start_batch();
-        let since = cache.round();
-        cache.note_written(asked, 7, lease(1_000));
-        assert_eq!(cache.obsolete((2_000, None), since, 9), [(over.clone(), 7)]);
+        let since = cache.batch_number();
+        cache.note_written(requested, 7, lease(1_000));
+        assert_eq!(
+            cache.obsolete((2_000, None), since, 9),
+            [(expired.clone(), 7)]
+        );
         assert_eq!(cache.obsolete((2_000, None), since, 0), []);
         assert_eq!(
             cache.obsolete((999, None), since, 9),
@@ -304,48 +310,48 @@ mod tests {
     #[test]
     fn cached_records_are_fresh_only_in_the_batch_that_read_or_wrote_them() {
         let mut cache = RecordCache::default();
-        let both = [name(1), name(2)];
-        cache.note_written(&both[0], 1, lease(1));
+        let names = [name(1), name(2)];
+        cache.note_written(&names[0], 1, lease(1));
         assert!(
-            !cache.are_fresh(&both),
+            !cache.are_fresh(&names),
             "are_fresh() must be false if one of the records is not cached"
         );
-        assert!(cache.all(&both).is_none());
-        cache.note_written(&both[1], 1, lease(1));
-        assert!(cache.are_fresh(&both) && cache.all(&both).is_some());
-        cache.mark_doubtful(&both[1]);
-        assert!(!cache.are_fresh(&both) && cache.all(&both).is_none());
-        cache.note_written(&both[1], 2, lease(1));
+        assert!(cache.get_all(&names).is_none());
+        cache.note_written(&names[1], 1, lease(1));
+        assert!(cache.are_fresh(&names) && cache.get_all(&names).is_some());
+        cache.mark_doubtful(&names[1]);
+        assert!(!cache.are_fresh(&names) && cache.get_all(&names).is_none());
+        cache.note_written(&names[1], 2, lease(1));
         cache.start_batch();
         assert!(
-            !cache.are_fresh(&both),
+            !cache.are_fresh(&names),
             "are_fresh() must be false for records that were last read in an earlier batch"
         );
         assert!(
-            cache.all(&both).is_some(),
+            cache.get_all(&names).is_some(),
             "records of an earlier batch must stay in the cache"
         );
         cache.mark_all_doubtful();
-        assert!(cache.all(&both[..1]).is_none());
+        assert!(cache.get_all(&names[..1]).is_none());
     }
 
     #[test]
     fn record_read_without_a_request_does_not_count_as_used() {
         let mut cache = RecordCache::default();
-        let (known, unknown) = (name(1), name(2));
+        let (first, second) = (name(1), name(2));
         let state = StoredItem::write(&lease(1_000));
         let record = Record::new(7, state);
-        assert!(cache.read(&known, &record, 0));
-        rounds(&mut cache, 5);
-        cache.read_unrequested(&known, &record, 0);
-        cache.read_unrequested(&unknown, &record, 0);
-        let mut over = cache.obsolete((2_000, None), 1, 9);
-        over.sort();
-        assert_eq!(over, [(known.clone(), 7), (unknown, 7)]);
+        assert!(cache.read(&first, &record, 0));
+        start_batches(&mut cache, 5);
+        cache.read_unrequested(&first, &record, 0);
+        cache.read_unrequested(&second, &record, 0);
+        let mut expired = cache.obsolete((2_000, None), 1, 9);
+        expired.sort();
+        assert_eq!(expired, [(first.clone(), 7), (second, 7)]);
         let state = b"\x09junk".to_vec();
         let foreign = Record::new(8, state);
         assert!(
-            !cache.read(&known, &foreign, 0),
+            !cache.read(&first, &foreign, 0),
             "a record that quorate did not write must be refused"
         );
     }
@@ -357,7 +363,7 @@ mod tests {
             what: Vec::new(),
             until: Some(1_000),
         };
-        let stored = StoredItem::after(&[], vec![item], 0, Clock::Server { slack: 0 }, &[]);
+        let stored = StoredItem::updated(&[], vec![item], 0, Clock::Server { slack: 0 }, &[]);
         let mut cache = RecordCache::default();
         cache.note_written(&name(1), 7, stored);
         assert_eq!(cache.obsolete((999, None), 1, 9), []);

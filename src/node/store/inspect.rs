@@ -10,28 +10,28 @@ use crate::protocol::restart::quarantined_until;
 use crate::settings::RestartGuard;
 
 pub(super) async fn inspect<S: Store>(shared: Arc<Shared<S>>) -> Inspection {
-    let mut found = shared.store.inspect().await;
-    found.records = true;
-    found.timeout = Some(shared.traits.timeout);
+    let mut inspection = shared.store.inspect().await;
+    inspection.records = true;
+    inspection.timeout = Some(shared.traits.timeout);
     let context = shared.context();
-    if let Some(server) = &found.identity
-        && let Err(taken) = context.roster.enter(server, shared.store.name())
+    if let Some(server) = &inspection.identity
+        && let Err(vote_taken) = context.roster.claim_vote(server, shared.store.name())
     {
-        found.fault.get_or_insert(taken.into());
+        inspection.fault.get_or_insert(vote_taken.into());
     }
-    let first = found.run_id.as_deref().is_some_and(|run| {
+    let is_first_run = inspection.run_id.as_deref().is_some_and(|run| {
         shared
-            .acquaintance
+            .run_history
             .for_another_connection()
             .is_first_run(run)
     });
-    let guarded = match context.restart_guard {
+    let guarded_uptime = match context.restart_guard {
         RestartGuard::Off => None,
-        RestartGuard::AfterFirstContact if first => None,
-        _ => found.uptime,
+        RestartGuard::AfterFirstContact if is_first_run => None,
+        _ => inspection.uptime,
     };
     let now = context.runtime.now();
-    let until = guarded.and_then(|up| quarantined_until(now, up.as_secs(), context.max_ttl));
-    found.quarantined = until.map(|until| until.saturating_since(now));
-    found
+    let until = guarded_uptime.and_then(|up| quarantined_until(now, up.as_secs(), context.max_ttl));
+    inspection.quarantined = until.map(|until| until.saturating_since(now));
+    inspection
 }

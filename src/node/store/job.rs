@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::age::Reading;
 use super::cache::RecordCache;
-use super::codec::{Promised, Since, StoredItem};
+use super::codec::{PromisedLease, Since, StoredItem};
 use super::contract::{Change, Commit, WaitLock, Wake};
 use super::micros::micros;
 use super::names::{self, Name};
@@ -19,10 +19,10 @@ use crate::protocol::fencing::COUNTER_TTL_US;
 use crate::protocol::instant::Instant;
 
 /// How long an observer of an election stays subscribed if it does not renew its subscription: 60 s.
-pub(super) const WATCHED: std::time::Duration = std::time::Duration::from_secs(60);
+pub(super) const SUBSCRIPTION_TIME: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// The first byte of a wake-up message. The lock key follows this byte.
-pub(super) const FREE: u8 = b'w';
+pub(super) const WAKE_UP: u8 = b'w';
 
 /// The first byte of a message that announces a new leader. The lock key follows this byte.
 pub(super) const LEADER: u8 = b'l';
@@ -30,28 +30,28 @@ pub(super) const LEADER: u8 = b'l';
 /// Requests that share records. One commit executes all of them.
 pub(super) struct Job {
     pub(super) names: Vec<Name>,
-    pub(super) asked: Vec<Asked>,
+    pub(super) requests: Vec<JobRequest>,
     /// Whether the cached records of the job may be outdated and must be read again.
-    pub(super) stale: bool,
+    pub(super) is_stale: bool,
 }
 
 /// A request with its answer. `answer` is `None` until the request has been decided.
-pub(super) struct Asked {
+pub(super) struct JobRequest {
     pub(super) queued: Queued,
     pub(super) answer: Option<Result<Answer, Fault>>,
 }
 
-impl Asked {
+impl JobRequest {
     /// The leases that the answer grants or extends, one for each lock key. `now` is the current time in microseconds.
-    fn promises(&self, now: u64) -> Vec<Promised> {
-        let extended = matches!(self.queued.request, Request::Extend { .. });
-        let of = |claim: &Claim, ttl: Duration| -> Vec<Promised> {
-            let since = match (extended, claim.shape().shares_keys()) {
+    fn promised_leases(&self, now: u64) -> Vec<PromisedLease> {
+        let is_extension = matches!(self.queued.request, Request::Extend { .. });
+        let leases_of = |claim: &Claim, ttl: Duration| -> Vec<PromisedLease> {
+            let since = match (is_extension, claim.shape().shares_keys()) {
                 (true, _) => Since::Extended,
                 (false, true) => Since::Joined,
                 (false, false) => Since::Before,
             };
-            let promised = |key: &Name| Promised {
+            let promised = |key: &Name| PromisedLease {
                 key: key.clone(),
                 value: claim.token().to_hex(),
                 until: now + micros(ttl),
@@ -61,13 +61,15 @@ impl Asked {
         };
         match (&self.queued.request, &self.answer) {
             (Request::Acquire { claim, ttl, .. }, Some(Ok(Answer::Granted { .. }))) => {
-                of(claim, *ttl)
+                leases_of(claim, *ttl)
             }
-            (Request::Extend { items }, Some(Ok(Answer::Extended(said)))) => {
-                // The answer has one result for each key of each lock, and `of` returns one lease for each key.
-                let asked = items.iter().flat_map(|item| of(&item.claim, item.ttl));
-                let kept = asked.zip(said).filter(|(_, said)| said.is_kept());
-                kept.map(|(promised, _)| promised).collect()
+            (Request::Extend { items }, Some(Ok(Answer::Extended(results)))) => {
+                // The answer has one result for each key of each lock, and `leases_of` returns one lease for each key.
+                let leases = items
+                    .iter()
+                    .flat_map(|item| leases_of(&item.claim, item.ttl));
+                let kept_leases = leases.zip(results).filter(|(_, result)| result.is_kept());
+                kept_leases.map(|(promised, _)| promised).collect()
             }
             _ => Vec::new(),
         }
@@ -77,15 +79,15 @@ impl Asked {
 /// The result of deciding a job.
 pub(super) enum Decision {
     /// The requests change no record, so nothing is committed and they are answered immediately.
-    Same,
+    NoChange,
     /// The commit to send, and for each of its records the items after the commit.
     Change(Commit, Vec<Vec<StoredItem>>),
     /// The records, or the store's clock, must be read before the job can be decided.
-    Unsure,
+    NeedsRead,
 }
 
 /// The inputs for deciding a job, in addition to the cached records.
-pub(super) struct Setting<'a> {
+pub(super) struct DecisionInput<'a> {
     pub(super) time: &'a StoreTime,
     pub(super) now: Instant,
     /// The number that all items of this decision are stored with. In a store without a clock, a changed stamp shows
@@ -102,57 +104,57 @@ pub(super) struct Setting<'a> {
 
 impl Job {
     /// Adds the request to the job with which it shares a record. If there is no such job, appends a new job.
-    pub(super) fn sort(all: &mut Vec<Self>, queued: Queued) {
-        let names = names::of_request(&queued.request);
-        let meets = |job: &Self| job.names.iter().any(|name| names.contains(name));
+    pub(super) fn add_to(jobs: &mut Vec<Self>, queued: Queued) {
+        let names = names::records_of_request(&queued.request);
+        let shares_record = |job: &Self| job.names.iter().any(|name| names.contains(name));
         let answer = None;
-        let asked = vec![Asked { queued, answer }];
-        let Some(first) = all.iter().position(meets) else {
-            let stale = false;
-            all.push(Self {
+        let requests = vec![JobRequest { queued, answer }];
+        let Some(first) = jobs.iter().position(shares_record) else {
+            let is_stale = false;
+            jobs.push(Self {
                 names,
-                asked,
-                stale,
+                requests,
+                is_stale,
             });
             return;
         };
         // If the request shares records with several jobs, merge them into the first of these jobs. All other jobs keep
         // their order.
-        let mut rest = all.split_off(first + 1);
-        let joined = &mut all[first];
-        joined.names.extend(names.iter().cloned());
+        let mut rest = jobs.split_off(first + 1);
+        let merged = &mut jobs[first];
+        merged.names.extend(names.iter().cloned());
         rest.retain_mut(|job| {
-            let meets = job.names.iter().any(|name| names.contains(name));
-            if meets {
-                joined.names.append(&mut job.names);
-                joined.asked.append(&mut job.asked);
+            let shares_record = job.names.iter().any(|name| names.contains(name));
+            if shares_record {
+                merged.names.append(&mut job.names);
+                merged.requests.append(&mut job.requests);
             }
-            !meets
+            !shares_record
         });
-        joined.names.sort_unstable();
-        joined.names.dedup();
-        joined.asked.extend(asked);
-        all.append(&mut rest);
+        merged.names.sort_unstable();
+        merged.names.dedup();
+        merged.requests.extend(requests);
+        jobs.append(&mut rest);
     }
 
     /// Decides all requests of the job, based on the cached state of its records.
-    pub(super) fn decide(&mut self, cache: &RecordCache, setting: &Setting<'_>) -> Decision {
-        let Some((now, slack)) = setting.time.now(setting.now) else {
-            return Decision::Unsure;
+    pub(super) fn decide(&mut self, cache: &RecordCache, input: &DecisionInput<'_>) -> Decision {
+        let Some((now, slack)) = input.time.now(input.now) else {
+            return Decision::NeedsRead;
         };
-        let Some(known) = cache.all(&self.names) else {
-            return Decision::Unsure;
+        let Some(cached_records) = cache.get_all(&self.names) else {
+            return Decision::NeedsRead;
         };
         let mut master = Master::default();
-        master.set_run(setting.run.clone());
-        let dates = setting.time.dates(setting.now);
+        master.set_run(input.run.clone());
+        let dates = input.time.dates(input.now);
         master.set_dates(dates);
         let mut watchers: Vec<Item> = Vec::new();
-        for stored in known.iter().flat_map(|(_, stored)| stored.iter()) {
+        for stored in cached_records.iter().flat_map(|(_, stored)| stored.iter()) {
             let mut item = stored.item.clone();
             match item.id.kind {
                 // Keep an expired fencing counter for another day if it is still needed by the date that `dates` shows.
-                Kind::Text if !item.lives(now) && needs(dates, &item) => {
+                Kind::Text if !item.lives(now) && is_needed_counter(dates, &item) => {
                     item.until = Some(now + COUNTER_TTL_US);
                     master.put(item);
                 }
@@ -161,67 +163,73 @@ impl Job {
             }
         }
         let mut wakes = Vec::new();
-        for asked in &mut self.asked {
-            asked.answer = Some(apply(&mut master, &mut watchers, asked, now, setting));
+        for job_request in &mut self.requests {
+            job_request.answer = Some(execute_request(
+                &mut master,
+                &mut watchers,
+                job_request,
+                now,
+                input,
+            ));
             wakes.extend(wakes_of_last_request(&mut master, &watchers, now));
         }
         watchers.retain(|watcher| watcher.lives(now));
         let mut items = master.items(now);
         items.append(&mut watchers);
-        self.compare(&known, items, (now, slack), setting, (cache, wakes))
+        self.build_decision(&cached_records, items, (now, slack), input, (cache, wakes))
     }
 
-    fn compare(
+    fn build_decision(
         &self,
-        known: &[(u64, &[StoredItem])],
+        cached_records: &[(u64, &[StoredItem])],
         mut items: Vec<Item>,
         (now, slack): (u64, u64),
-        setting: &Setting<'_>,
+        input: &DecisionInput<'_>,
         (cache, wakes): (&RecordCache, Vec<Wake>),
     ) -> Decision {
         let mut changes = Vec::new();
         let mut after = Vec::new();
-        let mut changed = false;
-        let promised: Vec<Promised> = self
-            .asked
+        let mut has_changed = false;
+        let promised: Vec<PromisedLease> = self
+            .requests
             .iter()
-            .flat_map(|one| one.promises(now))
+            .flat_map(|request| request.promised_leases(now))
             .collect();
         // For each record, compute the new items with their leases, and find out whether it must be written.
-        for (name, (version, before)) in self.names.iter().zip(known) {
-            let (here, others) = items
+        for (name, (version, before)) in self.names.iter().zip(cached_records) {
+            let (own_items, other_items) = items
                 .into_iter()
-                .partition(|item| self.names.len() == 1 || is_in(&item.id, name));
-            items = others;
-            let clock = setting.time.clock(slack, setting.stamp, setting.reading);
-            let mut stored = StoredItem::after(before, here, now, clock, &promised);
-            if let Some(reading) = setting.reading.filter(|_| self.acquires()) {
+                .partition(|item| self.names.len() == 1 || belongs_to(&item.id, name));
+            items = other_items;
+            let clock = input.time.clock(slack, input.stamp, input.reading);
+            let mut stored = StoredItem::updated(before, own_items, now, clock, &promised);
+            if let Some(reading) = input.reading.filter(|_| self.has_acquire()) {
                 for stored in &mut stored {
-                    stored.sight(&reading);
+                    stored.add_sighting(&reading);
                 }
             }
-            let lived = before.iter().filter(|stored| stored.item.lives(now));
-            let same = stored
+            let unexpired_before = before.iter().filter(|stored| stored.item.lives(now));
+            let is_same = stored
                 .iter()
                 .filter(|stored| stored.item.lives(now))
-                .eq(lived);
+                .eq(unexpired_before);
             // If a waiter must be woken, write the record even if its unexpired items are unchanged: wake-ups are sent
             // only with a commit.
-            let write = !same || !wakes.is_empty() || cache.is_dirty(name);
-            changed |= write;
+            let must_write = !is_same || !wakes.is_empty() || cache.is_dirty(name);
+            has_changed |= must_write;
             changes.push(Change {
                 name: name.clone(),
                 version: *version,
-                state: write.then(|| StoredItem::write(&stored)),
+                state: must_write.then(|| StoredItem::write(&stored)),
             });
-            after.push(if write { stored } else { before.to_vec() });
+            after.push(if must_write { stored } else { before.to_vec() });
         }
         // A commit checks the versions of the records. A refusal, or an answer without a commit, needs fresh records.
-        let doubtful = self.stale || !cache.are_fresh(&self.names);
-        if doubtful && (!changed || self.refuses()) {
-            Decision::Unsure
-        } else if changed {
-            let wait_locks = if setting.wait_locks {
+        let is_doubtful = self.is_stale || !cache.are_fresh(&self.names);
+        if is_doubtful && (!has_changed || self.has_refusal()) {
+            Decision::NeedsRead
+        } else if has_changed {
+            let wait_locks = if input.wait_locks {
                 self.wait_locks(after.iter().flatten())
             } else {
                 Vec::new()
@@ -233,7 +241,7 @@ impl Job {
             };
             Decision::Change(commit, after)
         } else {
-            Decision::Same
+            Decision::NoChange
         }
     }
 
@@ -244,56 +252,64 @@ impl Job {
         after: impl Iterator<Item = &'a StoredItem>,
     ) -> Vec<WaitLock> {
         let after: Vec<&StoredItem> = after.collect();
-        let requests = self.asked.iter().map(|asked| &asked.queued.request);
+        let requests = self
+            .requests
+            .iter()
+            .map(|job_request| &job_request.queued.request);
         requests
-            .flat_map(|request| wait_lock::changes(request, &after))
+            .flat_map(|request| wait_lock::lock_changes(request, &after))
             .collect()
     }
 
     /// Whether at least one request of the job acquires a lock. A client that joins the holds of an owner or of readers
     /// is granted the lock, but a dead hold can still keep its fencing token from a majority.
-    fn acquires(&self) -> bool {
-        let acquires = |asked: &Asked| matches!(asked.queued.request, Request::Acquire { .. });
-        self.asked.iter().any(acquires)
+    fn has_acquire(&self) -> bool {
+        let is_acquire = |job_request: &JobRequest| {
+            matches!(job_request.queued.request, Request::Acquire { .. })
+        };
+        self.requests.iter().any(is_acquire)
     }
 
     /// Whether at least one request of the job is refused.
     ///
     /// If so, the job's cached records may be outdated, and must be read again.
-    fn refuses(&self) -> bool {
-        let refused = |asked: &Asked| matches!(asked.answer, Some(Ok(Answer::Refused { .. })));
-        self.asked.iter().any(refused)
+    fn has_refusal(&self) -> bool {
+        let is_refused = |job_request: &JobRequest| {
+            matches!(job_request.answer, Some(Ok(Answer::Refused { .. })))
+        };
+        self.requests.iter().any(is_refused)
     }
 }
 
 /// Whether the item is a fencing counter that this client must keep. Without it, the next fencing number could be
 /// smaller than an earlier one.
-fn needs(dates: Dates, item: &Item) -> bool {
+fn is_needed_counter(dates: Dates, item: &Item) -> bool {
     matches!(dates, Dates::Shown(date) if item.is_counter_needed_at(date))
 }
 
 /// Executes one request on the items in `master` at the time `now`, and returns its answer.
-fn apply(
+fn execute_request(
     master: &mut Master,
     watchers: &mut Vec<Item>,
-    asked: &Asked,
+    job_request: &JobRequest,
     now: u64,
-    setting: &Setting<'_>,
+    input: &DecisionInput<'_>,
 ) -> Result<Answer, Fault> {
-    let request = &asked.queued.request;
-    if request.is_withdrawn() || request.is_void(setting.now, setting.run) {
+    let request = &job_request.queued.request;
+    if request.is_withdrawn() || request.is_void(input.now, input.run) {
         return Err(Fault::Withdrawn);
     }
-    if let (Request::Watch { key, on }, Some(process)) = (request, setting.process) {
+    if let (Request::Watch { key, on }, Some(process)) = (request, input.process) {
         let id = Id::of(Kind::Watcher, key, process.as_bytes());
-        let known = watchers.iter().position(|watcher| watcher.id == id);
+        let index = watchers.iter().position(|watcher| watcher.id == id);
         // Renew the subscription if less than half of its lifetime is left.
-        let fresh = known.is_some_and(|at| watchers[at].lives(now + micros(WATCHED) / 2));
-        if !fresh || !on {
+        let is_fresh =
+            index.is_some_and(|index| watchers[index].lives(now + micros(SUBSCRIPTION_TIME) / 2));
+        if !is_fresh || !on {
             watchers.retain(|watcher| watcher.id != id);
         }
-        if !fresh && *on {
-            let (what, until) = (Vec::new(), Some(now + micros(WATCHED)));
+        if !is_fresh && *on {
+            let (what, until) = (Vec::new(), Some(now + micros(SUBSCRIPTION_TIME)));
             watchers.push(Item { id, what, until });
         }
         return Ok(Answer::Watching);
@@ -303,31 +319,31 @@ fn apply(
 
 /// The wake-ups that the last executed request caused, for waiters and for observers of elections.
 fn wakes_of_last_request(master: &mut Master, watchers: &[Item], now: u64) -> Vec<Wake> {
-    let word = |kind: u8, key: &[u8]| [&[kind], key].concat();
+    let message = |kind: u8, key: &[u8]| [&[kind], key].concat();
     let published = master.take_published();
     let published = published.into_iter().map(|(process, key)| Wake {
         process,
-        word: word(FREE, &key),
+        word: message(WAKE_UP, &key),
     });
     let announced = master.take_announced();
     let announced = announced.iter().flat_map(|key| {
-        let watching = watchers
+        let watchers_of_key = watchers
             .iter()
             .filter(|watcher| watcher.id.key == *key && watcher.lives(now));
-        watching.map(|watcher| Wake {
+        watchers_of_key.map(|watcher| Wake {
             process: String::from_utf8_lossy(&watcher.id.member).into(),
-            word: word(LEADER, key),
+            word: message(LEADER, key),
         })
     });
     published.chain(announced).collect()
 }
 
 /// Whether an item belongs to the record with this name.
-fn is_in(id: &Id, name: &Name) -> bool {
+fn belongs_to(id: &Id, name: &Name) -> bool {
     match id.kind {
-        Kind::Text | Kind::Foreign => names::of_key(&id.key) == *name,
+        Kind::Text | Kind::Foreign => names::record_of_key(&id.key) == *name,
         Kind::Line | Kind::Place => id.key == **name,
-        Kind::Hold | Kind::Watcher => names::of_lock(&id.key) == *name,
+        Kind::Hold | Kind::Watcher => names::record_of_lock(&id.key) == *name,
     }
 }
 
@@ -365,24 +381,31 @@ mod tests {
             item(&[b"d"], 3),
             item(&[b"e", b"f"], 4),
         ];
-        let promised = |said: [Extended; 6]| -> String {
+        let kept_keys = |results: [Extended; 6]| -> String {
             let request = Request::Extend {
                 items: items.clone().into(),
             };
-            let asked = Asked {
+            let job_request = JobRequest {
                 queued: Queued::new(request, Reply::ignored()),
-                answer: Some(Ok(Answer::Extended(said.into()))),
+                answer: Some(Ok(Answer::Extended(results.into()))),
             };
-            let promises = asked.promises(7);
-            assert!(promises.iter().all(|one| one.until == 7 + 5_000_000));
-            promises.iter().map(|one| char::from(one.key[0])).collect()
+            let promised_leases = job_request.promised_leases(7);
+            assert!(
+                promised_leases
+                    .iter()
+                    .all(|lease| lease.until == 7 + 5_000_000)
+            );
+            promised_leases
+                .iter()
+                .map(|lease| char::from(lease.key[0]))
+                .collect()
         };
         assert_eq!(
-            promised([Kept, NotOurs, Unnoted, Kept, Restored, unknown()]),
+            kept_keys([Kept, NotOurs, Unnoted, Kept, Restored, unknown()]),
             "acde"
         );
         assert_eq!(
-            promised([NotOurs, Kept, Withdrawn, NotOurs, unknown(), Unnoted]),
+            kept_keys([NotOurs, Kept, Withdrawn, NotOurs, unknown(), Unnoted]),
             "bf"
         );
     }
@@ -394,26 +417,33 @@ mod tests {
             Queued::new(Request::Extend { items }, Reply::ignored())
         };
         let mut jobs = Vec::new();
-        let asked: [&[&[u8]]; 5] = [&[b"c"], &[b"a", b"b"], &[b"d"], &[b"e"], &[b"c", b"b"]];
-        for (token, keys) in (1..).zip(asked) {
-            Job::sort(&mut jobs, extend(keys, token));
+        let key_lists: [&[&[u8]]; 5] = [&[b"c"], &[b"a", b"b"], &[b"d"], &[b"e"], &[b"c", b"b"]];
+        for (token, keys) in (1..).zip(key_lists) {
+            Job::add_to(&mut jobs, extend(keys, token));
         }
-        let shown = |job: &Job| {
+        let names_and_tokens = |job: &Job| {
             let names: Vec<u8> = job.names.iter().map(|name| name[0]).collect();
-            let tokens = job.asked.iter().map(|asked| match &asked.queued.request {
-                Request::Extend { items } => items[0].claim.token().to_bytes()[0],
-                other => panic!("every request must be an extension: {other:?}"),
-            });
+            let tokens = job
+                .requests
+                .iter()
+                .map(|request| match &request.queued.request {
+                    Request::Extend { items } => items[0].claim.token().to_bytes()[0],
+                    other => panic!("every request must be an extension: {other:?}"),
+                });
             (
                 String::from_utf8(names).expect("the names must be letters"),
                 tokens.collect::<Vec<_>>(),
             )
         };
-        let shown: Vec<_> = jobs.iter().map(shown).collect();
-        let one = |names: &str, tokens: &[u8]| (names.to_owned(), tokens.to_vec());
+        let names_and_tokens: Vec<_> = jobs.iter().map(names_and_tokens).collect();
+        let expected = |names: &str, tokens: &[u8]| (names.to_owned(), tokens.to_vec());
         assert_eq!(
-            shown,
-            [one("abc", &[1, 2, 5]), one("d", &[3]), one("e", &[4])]
+            names_and_tokens,
+            [
+                expected("abc", &[1, 2, 5]),
+                expected("d", &[3]),
+                expected("e", &[4])
+            ]
         );
     }
 }

@@ -12,23 +12,23 @@ use crate::protocol::instant::Instant;
 #[derive(Default)]
 pub(super) struct Listening {
     state: Mutex<State>,
-    pub(super) over: Notify,
+    pub(super) stopped: Notify,
     pub(super) pacer: Pacer,
 }
 
 #[derive(Default)]
 pub(super) struct State {
     /// The records whose wake-ups this process needs. Each contains a lock that a waiter of this process has requested.
-    wanted: BTreeMap<Name, Wanted>,
+    wanted: BTreeMap<Name, WantedRecord>,
     /// The elections that this process observes.
     pub(super) watched: HashSet<Name>,
     /// Whether the task that receives wake-ups for this process is running.
-    pub(super) runs: bool,
-    closed: bool,
+    pub(super) is_running: bool,
+    is_closed: bool,
 }
 
 /// A record whose wake-ups this process needs.
-struct Wanted {
+struct WantedRecord {
     /// The time until which this process needs the wake-ups.
     until: Instant,
     /// The queued waiter of this process. `None` until the store has answered the waiter's first request, and after the
@@ -49,16 +49,22 @@ pub(super) struct QueuedWaiter {
 impl State {
     /// Makes this process listen for wake-ups of these records until the time `until`. Called when a waiter of this
     /// process requests the locks in these records.
-    pub(super) fn want(&mut self, names: Vec<Name>, until: Instant) {
+    pub(super) fn request_wake_ups(&mut self, names: Vec<Name>, until: Instant) {
         for name in names {
             let waiter = None;
-            let wanted = self.wanted.entry(name).or_insert(Wanted { until, waiter });
+            let wanted = self
+                .wanted
+                .entry(name)
+                .or_insert(WantedRecord { until, waiter });
             wanted.until = until;
         }
     }
 
     fn pace(&self) -> Pace {
-        let mut waiters = self.wanted.values().filter_map(|one| one.waiter.as_ref());
+        let mut waiters = self
+            .wanted
+            .values()
+            .filter_map(|record| record.waiter.as_ref());
         let Some(first) = waiters.next() else {
             return if self.watched.is_empty() {
                 Pace::Idle
@@ -67,8 +73,8 @@ impl State {
             };
         };
         // A waiter for several locks has an equal entry for each lock. Count these entries as one waiter.
-        let alone = self.watched.is_empty() && waiters.all(|other| other == first);
-        match first.behind.clone().filter(|_| alone) {
+        let is_alone = self.watched.is_empty() && waiters.all(|other| other == first);
+        match first.behind.clone().filter(|_| is_alone) {
             Some(wait_lock) => Pace::Behind {
                 waiter: first.id.clone(),
                 wait_lock,
@@ -85,8 +91,8 @@ impl Listening {
 
     /// Marks the handle of the store as dropped, so that the listening task ends.
     pub(super) fn close(&self) {
-        self.state().closed = true;
-        self.over.notify_one();
+        self.state().is_closed = true;
+        self.stopped.notify_one();
     }
 
     /// Stores that `waiter` is this process's queued waiter in these records; `None` if the waiter has stopped waiting.
@@ -102,22 +108,22 @@ impl Listening {
 
     /// Recomputes the [`Pace`](super::Pace) of this process. Call this function after a change of `wanted` or
     /// `watched`.
-    pub(super) fn repace(&self) {
+    pub(super) fn update_pace(&self) {
         let pace = self.state().pace();
         self.pacer.set(pace);
     }
 
     /// Whether this process still needs wake-ups at the time `now`. If not, the listening task must end.
-    pub(super) fn goes_on(&self, now: Instant) -> bool {
+    pub(super) fn must_continue(&self, now: Instant) -> bool {
         let mut state = self.state();
         state.wanted.retain(|_, wanted| now < wanted.until);
-        let nothing = state.watched.is_empty() && state.wanted.is_empty();
-        state.runs = !state.closed && !nothing;
+        let is_idle = state.watched.is_empty() && state.wanted.is_empty();
+        state.is_running = !state.is_closed && !is_idle;
         self.pacer.set(state.pace());
-        state.runs
+        state.is_running
     }
 
-    pub(super) fn wanted(&self) -> Vec<Name> {
+    pub(super) fn wanted_names(&self) -> Vec<Name> {
         self.state().wanted.keys().cloned().collect()
     }
 }
@@ -140,8 +146,10 @@ mod tests {
             waiter: waiter.into(),
             wait_lock: wait_lock.into(),
         };
-        listening.state().want(vec![a.clone(), b.clone()], until);
-        listening.repace();
+        listening
+            .state()
+            .request_wake_ups(vec![a.clone(), b.clone()], until);
+        listening.update_pace();
         assert_eq!(
             pace(),
             Pace::Idle,
@@ -151,8 +159,8 @@ mod tests {
         listening.note_waiter(std::slice::from_ref(&a), Some(&first));
         assert_eq!(pace(), behind("1", "9"));
         // If the waiter requests the lock `a` again, the listener still waits for the wait lock `9`.
-        listening.state().want(vec![a.clone()], until);
-        listening.repace();
+        listening.state().request_wake_ups(vec![a.clone()], until);
+        listening.update_pace();
         assert_eq!(pace(), behind("1", "9"));
         listening.note_waiter(std::slice::from_ref(&b), Some(&first));
         assert_eq!(
@@ -177,7 +185,7 @@ mod tests {
         listening.note_waiter(std::slice::from_ref(&a), None);
         assert_eq!(pace(), Pace::Idle);
         listening.state().watched.insert(b);
-        listening.repace();
+        listening.update_pace();
         assert_eq!(pace(), Pace::Observing);
         listening.note_waiter(&[a], Some(&first));
         assert_eq!(
@@ -185,7 +193,7 @@ mod tests {
             Pace::Waiting,
             "a listener that also observes an election must not use a wait lock"
         );
-        assert!(listening.goes_on(until));
+        assert!(listening.must_continue(until));
         assert_eq!(pace(), Pace::Observing);
     }
 }

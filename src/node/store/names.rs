@@ -9,36 +9,36 @@ use crate::node::{Claim, Request};
 pub(super) type Name = Arc<[u8]>;
 
 /// The name of the record for a lock key. All slots of a semaphore share one record; each other lock key has its own.
-pub(super) fn of_lock(key: &[u8]) -> Name {
+pub(super) fn record_of_lock(key: &[u8]) -> Name {
     keys::queue_name_of(key).into()
 }
 
 /// The record that contains this key. The key can be a lock key, or another key that belongs to a lock.
-pub(super) fn of_key(key: &[u8]) -> Name {
-    of_lock(keys::lock_of(key))
+pub(super) fn record_of_key(key: &[u8]) -> Name {
+    record_of_lock(keys::lock_of(key))
 }
 
 /// The records of a claim, each listed once.
-pub(super) fn of_claim(claim: &Claim) -> Vec<Name> {
-    let mut names: Vec<Name> = claim.keys().map(|key| of_lock(key)).collect();
+pub(super) fn records_of_claim(claim: &Claim) -> Vec<Name> {
+    let mut names: Vec<Name> = claim.keys().map(|key| record_of_lock(key)).collect();
     names.sort_unstable();
     names.dedup();
     names
 }
 
 /// The records of a request, each listed once. Empty for [`Request::List`].
-pub(super) fn of_request(request: &Request) -> Vec<Name> {
+pub(super) fn records_of_request(request: &Request) -> Vec<Name> {
     let mut names = match request {
         Request::Acquire { claim, .. }
         | Request::Confirm { claim, .. }
         | Request::Release { claim, .. }
         | Request::Read { claim, .. }
-        | Request::Write { claim, .. } => of_claim(claim),
-        Request::Look { key } | Request::Break { key, .. } | Request::Watch { key, .. } => {
-            vec![of_lock(key)]
+        | Request::Write { claim, .. } => records_of_claim(claim),
+        Request::Status { key } | Request::Break { key, .. } | Request::Watch { key, .. } => {
+            vec![record_of_lock(key)]
         }
-        Request::Extend { items } => all(items.iter().map(|item| &*item.claim)),
-        Request::Note { items } => all(items.iter().map(|item| &*item.claim)),
+        Request::Extend { items } => records_of_claims(items.iter().map(|item| &*item.claim)),
+        Request::Note { items } => records_of_claims(items.iter().map(|item| &*item.claim)),
         Request::List { .. } => Vec::new(),
     };
     names.sort_unstable();
@@ -46,6 +46,6 @@ pub(super) fn of_request(request: &Request) -> Vec<Name> {
     names
 }
 
-fn all<'a>(claims: impl Iterator<Item = &'a Claim>) -> Vec<Name> {
-    claims.flat_map(of_claim).collect()
+fn records_of_claims<'a>(claims: impl Iterator<Item = &'a Claim>) -> Vec<Name> {
+    claims.flat_map(records_of_claim).collect()
 }

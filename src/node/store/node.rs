@@ -9,9 +9,9 @@ use super::inspect::inspect;
 use super::shared::Shared;
 use super::{names, session_task, wake_ups};
 use crate::fork::Process;
-use crate::node::actor::joined::split;
+use crate::node::actor::joined::split_by_session;
 use crate::node::actor::mailbox::Queued;
-use crate::node::actor::panicked::while_inspecting;
+use crate::node::actor::panicked::inspection_fault;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::inspection::Inspection;
 use crate::node::{Abilities, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber};
@@ -45,8 +45,8 @@ impl<S: Store> StoreNode<S> {
         match mailbox.push(Queued::new(request, reply)) {
             Ok(false) => {}
             Ok(true) => {
-                let run = session_task::run(self.shared.clone(), session, PendingReleases::new());
-                if !self.shared.context().runtime.spawn(Box::pin(run)) {
+                let task = session_task::run(self.shared.clone(), session, PendingReleases::new());
+                if !self.shared.context().runtime.spawn(Box::pin(task)) {
                     mailbox.fail(&Fault::Down("no tokio runtime is running".into()));
                 }
             }
@@ -58,8 +58,8 @@ impl<S: Store> StoreNode<S> {
     /// is 0 if there are no records.
     fn session_of(&self, names: &[names::Name]) -> usize {
         let sessions = self.shared.mailboxes.len();
-        let first = names.first().filter(|_| sessions > 1);
-        first.map_or(0, |name| {
+        let first_name = names.first().filter(|_| sessions > 1);
+        first_name.map_or(0, |name| {
             let mut hasher = DefaultHasher::new();
             name.hash(&mut hasher);
             usize::try_from(hasher.finish() % sessions as u64).unwrap_or(0)
@@ -94,9 +94,10 @@ impl<S: Store> Node for StoreNode<S> {
         if self.shared.mailboxes.len() == 1 {
             return self.push(0, request, reply);
         }
-        let session = |claim: &_| self.session_of(&names::of_claim(claim));
-        for (session, request, reply) in split(request, reply, session) {
-            let session = session.unwrap_or_else(|| self.session_of(&names::of_request(&request)));
+        let session = |claim: &_| self.session_of(&names::records_of_claim(claim));
+        for (session, request, reply) in split_by_session(request, reply, session) {
+            let session =
+                session.unwrap_or_else(|| self.session_of(&names::records_of_request(&request)));
             self.push(session, request, reply);
         }
     }
@@ -126,11 +127,11 @@ impl<S: Store> Node for StoreNode<S> {
         }
         Box::pin(runtime::in_runtime(async move {
             let name = shared.store.name().clone();
-            let found = caught_in(inspect(shared)).await;
-            found.unwrap_or_else(|panic| {
-                let mut found = Inspection::failed(name, while_inspecting(&panic));
-                found.records = true;
-                found
+            let inspection = caught_in(inspect(shared)).await;
+            inspection.unwrap_or_else(|panic| {
+                let mut inspection = Inspection::failed(name, inspection_fault(&panic));
+                inspection.records = true;
+                inspection
             })
         }))
     }

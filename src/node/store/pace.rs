@@ -44,17 +44,17 @@ impl Pacer {
         self.0.borrow().clone()
     }
 
-    /// Waits until the [`Pace`] of this process satisfies `fits`.
-    pub async fn until(&self, fits: impl Fn(&Pace) -> bool + Send) {
+    /// Waits until the [`Pace`] of this process satisfies `is_awaited`.
+    pub async fn until(&self, is_awaited: impl Fn(&Pace) -> bool + Send) {
         let mut paces = self.0.subscribe();
         // `wait_for` fails only after the sender was dropped, and `self` owns the sender.
-        let _ = paces.wait_for(|pace| fits(pace)).await;
+        let _ = paces.wait_for(|pace| is_awaited(pace)).await;
     }
 
     pub(super) fn set(&self, pace: Pace) {
-        self.0.send_if_modified(|known| {
-            let changed = *known != pace;
-            *known = pace;
+        self.0.send_if_modified(|current| {
+            let changed = *current != pace;
+            *current = pace;
             changed
         });
     }

@@ -19,12 +19,12 @@ use crate::protocol::instant::Instant;
 /// All calls use one session, because a session is expensive: ZooKeeper, for example, writes each session to its log.
 pub struct RecordAccess<S: Store> {
     store: S,
-    known: Mutex<(RecordCache, StoreTime)>,
+    cache_and_time: Mutex<(RecordCache, StoreTime)>,
     /// The session of the last call; `None` before the first call.
     session: tokio::sync::Mutex<Option<S::Session>>,
-    /// The runtime of the session, which a thread drives until `_ends` is dropped.
+    /// The runtime of the session, which a thread drives until `_stop_sender` is dropped.
     runtime: Handle,
-    _ends: oneshot::Sender<()>,
+    _stop_sender: oneshot::Sender<()>,
 }
 
 impl<S: Store> RecordAccess<S> {
@@ -37,14 +37,14 @@ impl<S: Store> RecordAccess<S> {
             .build()
             .expect("the runtime must be created");
         let handle = runtime.handle().clone();
-        let (ends, ended) = oneshot::channel::<()>();
-        std::thread::spawn(move || drop(runtime.block_on(ended)));
+        let (stop_sender, stop_receiver) = oneshot::channel::<()>();
+        std::thread::spawn(move || drop(runtime.block_on(stop_receiver)));
         Self {
             store,
-            known: Mutex::new((RecordCache::default(), time)),
+            cache_and_time: Mutex::new((RecordCache::default(), time)),
             session: tokio::sync::Mutex::default(),
             runtime: handle,
-            _ends: ends,
+            _stop_sender: stop_sender,
         }
     }
 
@@ -93,12 +93,12 @@ impl<S: Store> RecordAccess<S> {
         self.block_on(async {
             let mut slot = self.session.lock().await;
             let session = self.session(&mut slot).await;
-            let all = session
+            let records = session
                 .page(0, 10_000)
                 .await
                 .expect("the store must answer")
                 .what;
-            for (name, Record { version, .. }) in all {
+            for (name, Record { version, .. }) in records {
                 let changes = vec![Change {
                     name: name.into(),
                     version,
@@ -116,44 +116,47 @@ impl<S: Store> RecordAccess<S> {
         });
     }
 
-    fn block_on<T: Send>(&self, what: impl Future<Output = T> + Send) -> T {
+    fn block_on<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
         std::thread::scope(|scope| {
-            let thread = scope.spawn(|| self.runtime.block_on(what));
+            let thread = scope.spawn(|| self.runtime.block_on(future));
             thread.join().expect("the thread must not panic")
         })
     }
 
     async fn change<T>(&self, key: &[u8], mut change: impl FnMut(&mut Master, u64) -> T) -> T {
-        let name = names::of_key(key);
+        let name = names::record_of_key(key);
         let mut slot = self.session.lock().await;
         let session = self.session(&mut slot).await;
         // Repeat until no other session has changed the record between the read and the commit.
         loop {
-            let asked = Instant::now();
-            let said = session.load(std::slice::from_ref(&name)).await;
-            let said = said.expect("the store must answer");
-            let (done, commit) = {
-                let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-                let (cache, time) = &mut *known;
-                let answered = Instant::now();
-                time.learn(said.clock, asked, answered);
+            let asked_at = Instant::now();
+            let loaded = session.load(std::slice::from_ref(&name)).await;
+            let loaded = loaded.expect("the store must answer");
+            let (result, commit) = {
+                let mut cache_and_time = self
+                    .cache_and_time
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                let (cache, time) = &mut *cache_and_time;
+                let answered_at = Instant::now();
+                time.learn(loaded.clock, asked_at, answered_at);
                 let (now, slack) = time
-                    .now(answered)
+                    .now(answered_at)
                     .expect("the store's time must be known after a read");
                 assert!(
-                    cache.read(&name, &said.what[0], now + slack),
+                    cache.read(&name, &loaded.what[0], now + slack),
                     "the record must be in quorate's format"
                 );
                 let (version, before) = cache
-                    .all(std::slice::from_ref(&name))
+                    .get_all(std::slice::from_ref(&name))
                     .expect("the record must be cached after a read")[0];
                 // Decide as a client does: put the items into a master in memory, change it, and take them out.
                 let mut master = Master::default();
                 for stored in before {
                     master.put(stored.item.clone());
                 }
-                let done = change(&mut master, now);
-                let stored = StoredItem::after(
+                let result = change(&mut master, now);
+                let stored = StoredItem::updated(
                     before,
                     master.items(now),
                     now,
@@ -170,11 +173,11 @@ impl<S: Store> RecordAccess<S> {
                     changes,
                     ..Commit::default()
                 };
-                (done, commit)
+                (result, commit)
             };
             // An unchanged record needs no commit.
-            let done_so = commit.changes[0].state.is_none();
-            if done_so
+            let is_unchanged = commit.changes[0].state.is_none();
+            if is_unchanged
                 || matches!(
                     &session
                         .commit(&[commit])
@@ -184,7 +187,7 @@ impl<S: Store> RecordAccess<S> {
                     [Committed::Done(_)]
                 )
             {
-                return done;
+                return result;
             }
         }
     }

@@ -5,7 +5,7 @@
 //! - A request that was sent: the store's timeout. If the session needs a new date first: twice this time.
 //! - A request that waits for the first session: the connect timeout.
 //! - A request that waits for a new session: the store's timeout.
-//! - A request that waits behind a burst of other requests: [`BURST_TIMEOUTS`] times the store's timeout.
+//! - A request that waits behind a burst of other requests: [`MAX_QUEUE_TIMEOUTS`] times the store's timeout.
 
 mod connection;
 mod listing;
@@ -21,7 +21,7 @@ use std::time::Duration;
 use super::cache::RecordCache;
 use super::codec::Moment;
 use super::contract::{Session, Store, WaitLock};
-use super::job::{Asked, Job, WATCHED};
+use super::job::{Job, JobRequest, SUBSCRIPTION_TIME};
 use super::names::Name;
 use super::shared::Shared;
 use super::sweep::Sweep;
@@ -29,7 +29,7 @@ use super::time::StoreTime;
 use crate::limit::Limit;
 use crate::node::actor::mailbox::Queued;
 use crate::node::actor::outage::Outage;
-use crate::node::actor::panicked::Panicked;
+use crate::node::actor::panicked::PanicHistory;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::actor::trust::ServerVote;
 use crate::node::{Fault, Reply, Request, ServerRun};
@@ -41,13 +41,13 @@ use crate::runtime::BoxFuture;
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The longest time that a request in a burst may wait before it is sent, as a multiple of the store's timeout.
-const BURST_TIMEOUTS: u32 = 10;
+const MAX_QUEUE_TIMEOUTS: u32 = 10;
 
 /// If the task has no requests, and the store has sent no answer for this time (2 s), the task reads the store's clock.
 /// It does this to check that the store still answers.
-const IDLE: Duration = Duration::from_secs(2);
+const IDLE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Runs the task for the session with the index `number`. `pending` are the releases that an earlier task did not
+/// Runs the task for the session with the index `index`. `pending` are the releases that an earlier task did not
 /// deliver.
 ///
 /// The task ends when the store's handle was dropped and no request is left. Undelivered releases delay the end by at
@@ -56,22 +56,22 @@ const IDLE: Duration = Duration::from_secs(2);
 /// If the tokio runtime is shut down first, another task continues in the background runtime.
 pub(super) fn run<S: Store>(
     shared: Arc<Shared<S>>,
-    number: usize,
+    index: usize,
     pending: PendingReleases,
 ) -> impl Future<Output = ()> + Send + 'static {
     // Create the state now, not at the first poll: if the runtime drops the task before this poll, `Drop` must still
     // answer the requests.
-    let mut task = SessionTask::new(shared, number);
+    let mut task = SessionTask::new(shared, index);
     task.pending_releases = pending;
     async move { task.run().await }
 }
 
 struct SessionTask<S: Store> {
     shared: Arc<Shared<S>>,
-    number: usize,
+    index: usize,
     pending_releases: PendingReleases,
     /// True if the task ended because it had no more work. False if it is dropped because its runtime was shut down.
-    done: bool,
+    has_finished: bool,
     cache: RecordCache,
     sweep: Sweep,
     time: StoreTime,
@@ -79,18 +79,18 @@ struct SessionTask<S: Store> {
     /// again, its items then get other stamps than before.
     stamp: u64,
     outage: Outage,
-    panicked: Panicked,
+    panic_history: PanicHistory,
     closed_at: Option<Instant>,
     /// The jobs (groups of requests that share records) that are being executed.
     jobs: Vec<Job>,
     /// The records for which this session has sent a change that the store has not answered yet.
-    risky: Vec<Name>,
+    unanswered_records: Vec<Name>,
     batch: Vec<Queued>,
     /// The wait locks that the session releases together with its next commit.
     wait_locks: Vec<WaitLock>,
     /// For each observed election, the time at which this process must renew its request for announcements of new
     /// leaders.
-    watched: BTreeMap<Arc<[u8]>, Instant>,
+    watch_renewals: BTreeMap<Arc<[u8]>, Instant>,
 }
 
 /// A session, and the facts that its server reported about itself.
@@ -99,17 +99,17 @@ struct Online<C> {
     run: ServerRun,
     /// Whether a stored value from an earlier run of the server counts as the newest value. True if the server loses
     /// nothing in a restart. Turning the restart guard off declares the same.
-    lasts: bool,
+    is_durable: bool,
     quarantined_until: Instant,
     /// While this session is open, no other address of the client gets the vote of its server.
     _vote: Option<ServerVote>,
-    since: Instant,
+    connected_at: Instant,
     /// The time at which the store's last answer arrived.
     last_answer: Instant,
 }
 
 impl<S: Store> SessionTask<S> {
-    fn new(shared: Arc<Shared<S>>, number: usize) -> Self {
+    fn new(shared: Arc<Shared<S>>, index: usize) -> Self {
         let context = shared.context();
         let now = context.runtime.now();
         // The seed makes random pauses differ between processes, and between the sessions of one process.
@@ -121,7 +121,7 @@ impl<S: Store> SessionTask<S> {
         Self {
             stamp: u64::from_le_bytes(stamp),
             pending_releases: PendingReleases::new(),
-            done: false,
+            has_finished: false,
             cache: RecordCache::default(),
             sweep: Sweep::new(now, seed),
             time: StoreTime::new(
@@ -131,15 +131,15 @@ impl<S: Store> SessionTask<S> {
             ),
             // The first requests wait for the first session, but not longer than the connect timeout.
             outage: Outage::before_first_connection(seed, now, now + context.connect_timeout),
-            panicked: Panicked::default(),
+            panic_history: PanicHistory::default(),
             closed_at: None,
             jobs: Vec::new(),
-            risky: Vec::new(),
+            unanswered_records: Vec::new(),
             batch: Vec::new(),
             wait_locks: Vec::new(),
-            watched: BTreeMap::new(),
+            watch_renewals: BTreeMap::new(),
             shared,
-            number,
+            index,
         }
     }
 
@@ -148,44 +148,45 @@ impl<S: Store> SessionTask<S> {
     }
 
     async fn run(&mut self) {
-        self.connect_and_talk().await;
-        self.done = true;
+        self.connect_and_serve().await;
+        self.has_finished = true;
     }
 
-    async fn connect_and_talk(&mut self) {
+    async fn connect_and_serve(&mut self) {
         while !self.is_over() {
             // The driver of the store may panic: then this session has failed, and the task opens another one.
             let connected = caught_in(self.connect()).await;
             let connected =
-                connected.unwrap_or_else(|panic| Err(self.panicked.fault(&panic, None)));
-            let (fault, lived) = match connected {
+                connected.unwrap_or_else(|panic| Err(self.panic_history.fault(&panic, None)));
+            let (fault, connection_age) = match connected {
                 Ok(mut online) => {
                     self.outage.end_wait();
-                    let talked = caught_in(self.talk(&mut online)).await;
-                    let lived = Some(self.now().saturating_since(online.since));
-                    match talked {
+                    let session_result = caught_in(self.serve_session(&mut online)).await;
+                    let connection_age = Some(self.now().saturating_since(online.connected_at));
+                    match session_result {
                         Ok(Ok(())) => return,
-                        Ok(Err(fault)) => (fault, lived),
+                        Ok(Err(fault)) => (fault, connection_age),
                         Err(panic) => {
-                            let fault = self.panicked.fault(&panic, lived);
+                            let fault = self.panic_history.fault(&panic, connection_age);
                             self.abandon(&Fault::Disconnected(fault.to_string().into()));
-                            (fault, lived)
+                            (fault, connection_age)
                         }
                     }
                 }
                 Err(fault) => (fault, None),
             };
-            let pause = self.lose(fault, lived);
-            let rested = self.now() + pause;
-            self.wait_apart(rested, std::future::pending::<()>()).await;
+            let pause = self.record_loss(fault, connection_age);
+            let paused_until = self.now() + pause;
+            self.wait_without_session(paused_until, std::future::pending::<()>())
+                .await;
         }
     }
 
     /// Whether the task may end. The handle must have been dropped, and no request may be left in the mailbox. All
     /// releases must have been delivered, or [`LINGER`] must have passed.
     fn is_over(&mut self) -> bool {
-        let mailbox = &self.shared.mailboxes[self.number];
-        mailbox.rest();
+        let mailbox = &self.shared.mailboxes[self.index];
+        mailbox.mark_idle();
         if !mailbox.is_over() {
             return false;
         }
@@ -195,26 +196,26 @@ impl<S: Store> SessionTask<S> {
     }
 
     /// Serves requests with a session, until the session is lost or the task may end.
-    async fn talk(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
+    async fn serve_session(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         while !self.is_over() {
-            let (guarded, last_answer) = (online.quarantined_until, online.last_answer);
-            self.gather(guarded, last_answer).await;
+            let (guarded_until, last_answer) = (online.quarantined_until, online.last_answer);
+            self.collect_requests(guarded_until, last_answer).await;
             let now = self.now();
             // Without a request, contact the store only after a time without answers.
-            let quiet = self.jobs.is_empty();
-            if quiet && self.batch.is_empty() && now < online.last_answer + IDLE {
+            let has_no_jobs = self.jobs.is_empty();
+            if has_no_jobs && self.batch.is_empty() && now < online.last_answer + IDLE_LIMIT {
                 continue;
             }
             self.refresh_date(online).await;
             let now = self.now();
             let limit = self.shared.traits.timeout;
             // All jobs share one time limit. If it passes, nobody knows what was executed, so the session ends.
-            let served = {
+            let serve_result = {
                 let shared = self.shared.clone();
                 let mut limit = Limit::new(&*shared.context().runtime, now + limit);
                 limit.wait(self.serve(online)).await
             };
-            match served {
+            match serve_result {
                 Some(Ok(())) => online.last_answer = self.now(),
                 Some(Err(fault)) => {
                     self.abandon(&fault);
@@ -225,7 +226,7 @@ impl<S: Store> SessionTask<S> {
                     return Err(Fault::Stalled);
                 }
             }
-            self.shared.mailboxes[self.number].rest();
+            self.shared.mailboxes[self.index].mark_idle();
             if self.sweep.is_due(self.now()) {
                 self.sweep(online).await?;
             }
@@ -243,70 +244,86 @@ impl<S: Store> SessionTask<S> {
     /// session, which brings a new date. If this fails, keeps the session.
     async fn refresh_date(&mut self, online: &mut Online<S::Session>) {
         let now = self.now();
-        let acquires = |asked: &Asked| matches!(asked.queued.request, Request::Acquire { .. });
-        let mut asked = self.jobs.iter().flat_map(|job| &job.asked);
-        if !self.time.is_date_stale(now) || !asked.any(acquires) {
+        let is_acquire =
+            |request: &JobRequest| matches!(request.queued.request, Request::Acquire { .. });
+        let mut job_requests = self.jobs.iter().flat_map(|job| &job.requests);
+        if !self.time.is_date_stale(now) || !job_requests.any(is_acquire) {
             return;
         }
         let shared = self.shared.clone();
         let until = now + shared.traits.timeout;
         let mut limit = Limit::new(&*shared.context().runtime, until);
         self.outage.wait_until(until);
-        if let Some(Ok(fresh)) = limit.wait(self.connect()).await {
-            *online = fresh;
+        if let Some(Ok(new_session)) = limit.wait(self.connect()).await {
+            *online = new_session;
         }
         self.outage.end_wait();
     }
 
-    /// Stores the server's time from the answer to a request that was sent at `asked`. Returns the current time, and the
+    /// Stores the server's time from the answer to a request that was sent at `asked_at`. Returns the current time, and the
     /// wall clock at this time or a little earlier.
     fn learn_time(
         &mut self,
         online: &Online<S::Session>,
         clock: Option<u64>,
-        asked: Instant,
+        asked_at: Instant,
     ) -> (Instant, u64) {
         let wall = self.shared.context().runtime.wall_micros();
-        let answered = self.now();
-        self.time.learn(clock, asked, answered);
-        self.time.learn_date(online.session.date(), asked, answered);
-        (answered, wall)
+        let answered_at = self.now();
+        self.time.learn(clock, asked_at, answered_at);
+        self.time
+            .learn_date(online.session.date(), asked_at, answered_at);
+        (answered_at, wall)
     }
 
     /// The moment at which records were read: the earliest and the latest possible time on the store's clock, and the
     /// latter together with what all clocks show. `None` if the store's clock is unknown.
-    fn moment(&self, (answered, wall): (Instant, u64)) -> Option<(u64, Moment)> {
-        let (seen, slack) = self.time.now(answered)?;
-        let reading = self.time.reading(answered, wall);
-        let now = seen + slack;
-        Some((seen, Moment { now, reading }))
+    fn moment(&self, (answered_at, wall): (Instant, u64)) -> Option<(u64, Moment)> {
+        let (earliest, slack) = self.time.now(answered_at)?;
+        let reading = self.time.reading(answered_at, wall);
+        let now = earliest + slack;
+        Some((earliest, Moment { now, reading }))
     }
 
     /// Waits for requests, and sorts them into jobs (groups of requests that share records). Requests that list all
     /// records stay in `batch`.
-    async fn gather(&mut self, guarded: Instant, last_answer: Instant) {
+    async fn collect_requests(&mut self, guarded_until: Instant, last_answer: Instant) {
         let shared = self.shared.clone();
-        let mailbox = &shared.mailboxes[self.number];
+        let mailbox = &shared.mailboxes[self.index];
         let runtime = &shared.context().runtime;
         let now = runtime.now();
         // Refuse requests that have waited too long. Their releases stay pending.
-        mailbox.overdue(now, BURST_TIMEOUTS * shared.traits.timeout, &mut self.batch);
+        mailbox.take_overdue(
+            now,
+            MAX_QUEUE_TIMEOUTS * shared.traits.timeout,
+            &mut self.batch,
+        );
         for queued in self.batch.drain(..) {
             self.pending_releases.keep(&queued);
             queued.answer(Err(Fault::Overloaded));
         }
         // Take at most one batch of requests, because all of them must be executed within one timeout.
-        let most = shared.traits.batch.max(2);
-        self.batch.extend(self.pending_releases.take(most / 2, now));
-        let room = most - self.batch.len();
+        let max_requests = shared.traits.batch.max(2);
+        self.batch
+            .extend(self.pending_releases.take(max_requests / 2, now));
+        let room = max_requests - self.batch.len();
         mailbox.take(room, &mut self.batch);
-        self.watch_again(now);
+        self.renew_watches(now);
         // Nothing to do: sleep until a request arrives, or until something else is due.
         if self.batch.is_empty() {
-            let idle = last_answer + IDLE;
-            let rested = self.pending_releases.wake_at().unwrap_or(idle).min(idle);
-            let again = self.watched.values().min().copied().unwrap_or(idle);
-            let mut timer = runtime.sleep_until(rested.min(again));
+            let idle_at = last_answer + IDLE_LIMIT;
+            let wake_at = self
+                .pending_releases
+                .wake_at()
+                .unwrap_or(idle_at)
+                .min(idle_at);
+            let renewal_at = self
+                .watch_renewals
+                .values()
+                .min()
+                .copied()
+                .unwrap_or(idle_at);
+            let mut timer = runtime.sleep_until(wake_at.min(renewal_at));
             std::future::poll_fn(|cx| {
                 mailbox.register(cx.waker());
                 if mailbox.has_any() || mailbox.is_over() {
@@ -318,27 +335,31 @@ impl<S: Store> SessionTask<S> {
             return;
         }
         // While the votes do not count, refuse requests that depend on the store's memory.
-        let quarantine = guarded.saturating_since(now);
-        let mut apart = Vec::new();
+        let quarantine = guarded_until.saturating_since(now);
+        let mut list_requests = Vec::new();
         for queued in self.batch.drain(..) {
             if queued.request.rests_on_memory() && !quarantine.is_zero() {
                 queued.answer(Err(Fault::Quarantined(quarantine)));
             } else if matches!(queued.request, Request::List { .. }) {
-                apart.push(queued);
+                list_requests.push(queued);
             } else {
-                Job::sort(&mut self.jobs, queued);
+                Job::add_to(&mut self.jobs, queued);
             }
         }
-        self.batch = apart;
+        self.batch = list_requests;
     }
 
     /// Renews this process's subscriptions to announcements of new leaders. The store ends a subscription that is not
     /// renewed.
-    fn watch_again(&mut self, now: Instant) {
-        let due = self.watched.iter().filter(|(_, at)| **at <= now);
+    fn renew_watches(&mut self, now: Instant) {
+        let due = self
+            .watch_renewals
+            .iter()
+            .filter(|(_, renewal_at)| **renewal_at <= now);
         let due: Vec<Arc<[u8]>> = due.map(|(key, _)| key.clone()).collect();
         for key in due {
-            self.watched.insert(key.clone(), now + WATCHED / 3);
+            self.watch_renewals
+                .insert(key.clone(), now + SUBSCRIPTION_TIME / 3);
             let request = Request::Watch { key, on: true };
             self.batch.push(Queued::new(request, Reply::ignored()));
         }
@@ -350,11 +371,11 @@ impl<S: Store> SessionTask<S> {
     /// runtime can run the task.
     fn hand_over(&mut self) -> bool {
         let pending = std::mem::replace(&mut self.pending_releases, PendingReleases::new());
-        let (shared, number) = (self.shared.clone(), self.number);
-        if pending.is_empty() && shared.mailboxes[number].is_over() {
+        let (shared, index) = (self.shared.clone(), self.index);
+        if pending.is_empty() && shared.mailboxes[index].is_over() {
             return false;
         }
-        let task = move || -> BoxFuture<()> { Box::pin(run(shared, number, pending)) };
+        let task = move || -> BoxFuture<()> { Box::pin(run(shared, index, pending)) };
         let runtime = &self.shared.context().runtime;
         runtime.take_over(Box::new(task))
     }
@@ -363,12 +384,12 @@ impl<S: Store> SessionTask<S> {
 /// Answers the jobs in progress with a fault. If no other task continues, also answers all requests in the mailbox.
 impl<S: Store> Drop for SessionTask<S> {
     fn drop(&mut self) {
-        let gone = Fault::Disconnected("the connection to the master was shut down".into());
-        self.abandon(&gone);
-        if !self.done && !std::thread::panicking() && self.hand_over() {
+        let job_fault = Fault::Disconnected("the connection to the master was shut down".into());
+        self.abandon(&job_fault);
+        if !self.has_finished && !std::thread::panicking() && self.hand_over() {
             return;
         }
         let fault = Fault::Down("the connection to the master was shut down".into());
-        self.shared.mailboxes[self.number].fail(&fault);
+        self.shared.mailboxes[self.index].fail(&fault);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::contract::{Store, Traits};
 use super::listening::Listening;
 use crate::node::actor::mailbox::Mailbox;
-use crate::node::actor::trust::Acquaintance;
+use crate::node::actor::trust::RunHistory;
 use crate::node::{Context, Subscriber};
 use crate::repeats::Repeats;
 use crate::runtime::Tokio;
@@ -18,7 +18,7 @@ pub(super) struct Shared<S> {
     pub(super) store: S,
     pub(super) traits: Traits,
     pub(super) mailboxes: Box<[Mailbox]>,
-    pub(super) acquaintance: Acquaintance,
+    pub(super) run_history: RunHistory,
     pub(super) listening: Listening,
     /// Limits how often warnings about the sessions with this store are logged.
     pub(super) repeats: Repeats,
@@ -36,7 +36,7 @@ impl<S: Store> Shared<S> {
             store,
             mailboxes: (0..traits.lanes.max(1)).map(|_| Mailbox::new()).collect(),
             traits,
-            acquaintance: Acquaintance::default(),
+            run_history: RunHistory::default(),
             listening: Listening::default(),
             repeats: Repeats::default(),
             pager: OnceLock::new(),
@@ -51,7 +51,7 @@ impl<S: Store> Shared<S> {
     }
 
     pub(super) fn context(&self) -> &Context {
-        let alone = || Context::new(Arc::new(Tokio::default()), MAX_TTL);
-        self.context.get_or_init(alone)
+        let default_context = || Context::new(Arc::new(Tokio::default()), MAX_TTL);
+        self.context.get_or_init(default_context)
     }
 }

@@ -12,20 +12,20 @@ use super::names::Name;
 use crate::protocol::instant::Instant;
 
 /// How often a session removes obsolete records: every 30 s.
-const EVERY: Duration = Duration::from_secs(30);
+const INTERVAL: Duration = Duration::from_secs(30);
 
 /// The largest number of records that one sweep removes.
-const MOST: usize = 16;
+const MAX_REMOVALS: usize = 16;
 
 /// The number of records in one page of the search for obsolete records.
 pub(super) const PAGE: u32 = 64;
 
 /// When a session next removes obsolete records, and which page of the store's records it reads next.
 pub(super) struct Sweep {
-    at: Instant,
+    next_at: Instant,
     /// The number of the batch of requests in which the last removal was sent. The next removal keeps every record that
     /// was used in this batch or in a later one.
-    since: u64,
+    last_batch: u64,
     /// The position at which the next page of records begins.
     page: u64,
 }
@@ -35,27 +35,27 @@ impl Sweep {
     /// processes and sessions.
     pub(super) fn new(now: Instant, seed: u64) -> Self {
         Self {
-            at: now + EVERY + EVERY.mul_f64((seed % 1_000) as f64 / 1_000.0),
-            since: 0,
+            next_at: now + INTERVAL + INTERVAL.mul_f64((seed % 1_000) as f64 / 1_000.0),
+            last_batch: 0,
             page: 0,
         }
     }
 
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        now >= self.at
+        now >= self.next_at
     }
 
-    /// The obsolete records to remove now. `at` contains two times. By the first, items expire: it is the earliest
+    /// The obsolete records to remove now. `times` contains two times. By the first, items expire: it is the earliest
     /// possible time on the store's clock. By the second, fencing counters are judged: it is `StoreTime::removal_date`.
     pub(super) fn obsolete(
         &mut self,
         now: Instant,
-        at: (u64, Option<u64>),
+        times: (u64, Option<u64>),
         cache: &RecordCache,
     ) -> Vec<(Name, u64)> {
-        self.at = now + EVERY;
-        let obsolete = cache.obsolete(at, self.since, MOST);
-        self.since = cache.round();
+        self.next_at = now + INTERVAL;
+        let obsolete = cache.obsolete(times, self.last_batch, MAX_REMOVALS);
+        self.last_batch = cache.batch_number();
         obsolete
     }
 
@@ -63,10 +63,14 @@ impl Sweep {
         self.page
     }
 
-    /// Moves the search to the next page. `found` is the number of records on this page. After the last page, the
+    /// Moves the search to the next page. `record_count` is the number of records on this page. After the last page, the
     /// search begins again.
-    pub(super) fn looked(&mut self, found: usize) {
-        let more = found >= PAGE as usize;
-        self.page = if more { self.page + found as u64 } else { 0 };
+    pub(super) fn advance_page(&mut self, record_count: usize) {
+        let has_more = record_count >= PAGE as usize;
+        self.page = if has_more {
+            self.page + record_count as u64
+        } else {
+            0
+        };
     }
 }

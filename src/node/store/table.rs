@@ -21,25 +21,25 @@ pub struct Table {
     name: NodeName,
     traits: Traits,
     /// Whether the store has its own clock.
-    clocked: bool,
+    has_clock: bool,
     /// Whether sessions return the time of their last change ([`Session::date`]).
-    dated: bool,
+    has_dates: bool,
     /// If this value is a session: the date of its last change, or of its beginning.
-    last: Option<Date>,
+    last_date: Option<Date>,
     state: Arc<Mutex<State>>,
-    said: Arc<Notify>,
+    committed: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     records: BTreeMap<Vec<u8>, Record>,
     /// The largest version of all records. Each change gets the next number, so no version is used twice.
-    last: u64,
-    words: BTreeMap<Arc<str>, VecDeque<Vec<u8>>>,
+    last_version: u64,
+    messages: BTreeMap<Arc<str>, VecDeque<Vec<u8>>>,
     /// The number of leaders that the store has had before the present one.
     leaders: u64,
     /// How far the leader's clock is ahead of the true time, in microseconds.
-    ahead: i64,
+    clock_ahead: i64,
 }
 
 impl Table {
@@ -49,11 +49,11 @@ impl Table {
         Self {
             name: NodeName::new(name),
             traits: Traits::new(Duration::from_millis(250)).lanes(5).batch(4),
-            clocked,
-            dated: !clocked,
-            last: None,
+            has_clock: clocked,
+            has_dates: !clocked,
+            last_date: None,
             state: Arc::default(),
-            said: Arc::default(),
+            committed: Arc::default(),
         }
     }
 
@@ -61,7 +61,7 @@ impl Table {
     #[must_use]
     pub fn undated(self) -> Self {
         Self {
-            dated: false,
+            has_dates: false,
             ..self
         }
     }
@@ -83,7 +83,7 @@ impl Table {
     /// Sets the clock of the store's leader, which gives the dates: it is then ahead of the true time by `ahead`
     /// microseconds.
     pub fn set_date_ahead(&self, ahead: i64) {
-        self.state().ahead = ahead;
+        self.state().clock_ahead = ahead;
     }
 
     /// Gives the store another leader, whose clock is ahead of the true time by `ahead` microseconds.
@@ -94,35 +94,39 @@ impl Table {
 
     /// The date that the store gives to a change now; `None` if it gives no dates.
     pub fn date_now(&self) -> Option<Date> {
-        let State { leaders, ahead, .. } = *self.state();
+        let State {
+            leaders,
+            clock_ahead,
+            ..
+        } = *self.state();
         let date = || {
             Date::new(
-                clock::paced::wall_micros().saturating_add_signed(ahead),
+                clock::paced::wall_micros().saturating_add_signed(clock_ahead),
                 leaders,
             )
         };
-        self.dated.then(date)
+        self.has_dates.then(date)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn said<T>(&self, what: T) -> Clocked<T> {
-        let clock = self.clocked.then(clock::wall_micros);
+    fn clocked<T>(&self, what: T) -> Clocked<T> {
+        let clock = self.has_clock.then(clock::wall_micros);
         Clocked { what, clock }
     }
 }
 
 impl State {
     fn commit(&mut self, commit: &Commit) -> Committed {
-        let fits = |name: &[u8], version: u64| {
+        let has_version = |name: &[u8], version: u64| {
             self.records.get(name).map_or(0, |record| record.version) == version
         };
         if !commit
             .changes
             .iter()
-            .all(|change| fits(&change.name, change.version))
+            .all(|change| has_version(&change.name, change.version))
         {
             return Committed::Stale;
         }
@@ -132,14 +136,14 @@ impl State {
                 versions.push(change.version);
                 continue;
             };
-            self.last += 1;
-            versions.push(self.last);
-            let record = Record::new(self.last, state.clone());
+            self.last_version += 1;
+            versions.push(self.last_version);
+            let record = Record::new(self.last_version, state.clone());
             self.records.insert(change.name.to_vec(), record);
         }
         for wake in &commit.wakes {
-            let words = self.words.entry(wake.process.clone()).or_default();
-            words.push_back(wake.word.clone());
+            let messages = self.messages.entry(wake.process.clone()).or_default();
+            messages.push_back(wake.word.clone());
         }
         Committed::Done(versions)
     }
@@ -159,7 +163,7 @@ impl Store for Table {
 
     async fn connect(&self) -> Result<(Self, Greeting), Fault> {
         let session = Self {
-            last: self.date_now(),
+            last_date: self.date_now(),
             ..self.clone()
         };
         Ok((session, Greeting::new(ServerRun::new("1"))))
@@ -181,18 +185,18 @@ impl Session for Table {
         let record = |name: &Arc<[u8]>| state.records.get(&name[..]).cloned().unwrap_or_default();
         let records = names.iter().map(record).collect();
         drop(state);
-        Ok(self.said(records))
+        Ok(self.clocked(records))
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
         let mut state = self.state();
-        let done: Vec<Committed> = commits.iter().map(|commit| state.commit(commit)).collect();
+        let results: Vec<Committed> = commits.iter().map(|commit| state.commit(commit)).collect();
         drop(state);
-        if done.iter().any(|one| *one != Committed::Stale) {
-            self.last = self.date_now();
+        if results.iter().any(|result| *result != Committed::Stale) {
+            self.last_date = self.date_now();
         }
-        self.said.notify_waiters();
-        Ok(self.said(done))
+        self.committed.notify_waiters();
+        Ok(self.clocked(results))
     }
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
@@ -202,11 +206,11 @@ impl Session for Table {
         let page = page.map(|(name, record)| (name.clone(), record.clone()));
         let page = page.collect();
         drop(state);
-        Ok(self.said(page))
+        Ok(self.clocked(page))
     }
 
     fn date(&self) -> Option<Date> {
-        self.last
+        self.last_date
     }
 
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
@@ -215,7 +219,7 @@ impl Session for Table {
             if state
                 .records
                 .get(&name[..])
-                .is_some_and(|it| it.version == *version)
+                .is_some_and(|record| record.version == *version)
             {
                 state.records.remove(&name[..]);
             }
@@ -234,12 +238,12 @@ pub struct TableListener {
 impl Listener for TableListener {
     async fn next(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         loop {
-            let said = self.table.said.notified();
-            let words = self.table.state().words.remove(&self.process);
-            if let Some(words) = words.filter(|words| !words.is_empty()) {
-                return Ok(words.into());
+            let committed = self.table.committed.notified();
+            let messages = self.table.state().messages.remove(&self.process);
+            if let Some(messages) = messages.filter(|messages| !messages.is_empty()) {
+                return Ok(messages.into());
             }
-            said.await;
+            committed.await;
         }
     }
 }

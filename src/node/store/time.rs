@@ -2,7 +2,7 @@
 
 use crate::protocol::instant::Instant;
 
-use super::age::{FRESH, RATE, Reading, StoreReading};
+use super::age::{MAX_DATE_AGE, MAX_DRIFT_PER_MILLE, Reading, StoreReading};
 use super::codec::Clock;
 use super::contract::Date;
 use super::micros::LATEST;
@@ -10,10 +10,10 @@ use crate::node::memory::Dates;
 
 /// The age at which a date that the store has sent is too old: 12 hours, in microseconds. The client then requests
 /// another date, because the store's clock may have been corrected.
-const DATED: u64 = 43_200_000_000;
+const DATE_LIFETIME: u64 = 43_200_000_000;
 
 /// How long a reading of the server's clock can be used: 10 s, in microseconds.
-const STALE: u64 = 10_000_000;
+const MAX_READING_AGE: u64 = 10_000_000;
 
 /// The time that this client uses for the records of a store: the time of the store's clock or, if the store has no
 /// clock, the time of this process.
@@ -21,29 +21,29 @@ pub(super) struct StoreTime {
     /// The wall clock of this process at `origin`, in microseconds.
     wall: u64,
     origin: Instant,
-    looked: Option<Look>,
+    last_reading: Option<ClockReading>,
     /// Whether the store has no clock, so that this process's own clock is used.
-    own: bool,
+    has_own_clock: bool,
     /// The latest date that the store has sent; `None` if there is no date.
-    dated: Option<Dated>,
+    last_date: Option<ReceivedDate>,
     /// Identifies this machine since its last start, see [`Runtime::machine`](crate::runtime::Runtime::machine).
     machine: Option<u64>,
 }
 
 /// A date that the store gave at some moment between two times on this process's clock.
 #[derive(Clone, Copy)]
-struct Dated {
+struct ReceivedDate {
     date: Date,
-    asked: Instant,
-    answered: Instant,
+    asked_at: Instant,
+    answered_at: Instant,
 }
 
 /// A reading of the server's clock: the server showed `shown` at some moment between two times on this process's clock.
 #[derive(Clone, Copy)]
-struct Look {
-    shown: u64,
-    asked: Instant,
-    answered: Instant,
+struct ClockReading {
+    server_time: u64,
+    asked_at: Instant,
+    answered_at: Instant,
 }
 
 impl StoreTime {
@@ -51,40 +51,50 @@ impl StoreTime {
         Self {
             wall,
             origin,
-            looked: None,
-            own: false,
-            dated: None,
+            last_reading: None,
+            has_own_clock: false,
+            last_date: None,
             machine,
         }
     }
 
-    /// Stores the server's time from an answer. The request was sent at `asked` and answered at `answered`.
-    pub(super) fn learn(&mut self, shown: Option<u64>, asked: Instant, answered: Instant) {
-        match shown {
-            Some(shown) => {
-                self.looked = Some(Look {
-                    shown: shown.min(LATEST),
-                    asked,
-                    answered,
+    /// Stores the server's time from an answer. The request was sent at `asked_at` and answered at `answered_at`.
+    pub(super) fn learn(
+        &mut self,
+        server_time: Option<u64>,
+        asked_at: Instant,
+        answered_at: Instant,
+    ) {
+        match server_time {
+            Some(server_time) => {
+                self.last_reading = Some(ClockReading {
+                    server_time: server_time.min(LATEST),
+                    asked_at,
+                    answered_at,
                 });
             }
-            None => self.own = true,
+            None => self.has_own_clock = true,
         }
     }
 
     /// Stores the date of the session's last acknowledged change; `None` if the store gives no dates. If the date is
-    /// new, the store gave it between `asked` and `answered`.
-    pub(super) fn learn_date(&mut self, date: Option<Date>, asked: Instant, answered: Instant) {
-        let limited = |date: Date| Date {
+    /// new, the store gave it between `asked_at` and `answered_at`.
+    pub(super) fn learn_date(
+        &mut self,
+        date: Option<Date>,
+        asked_at: Instant,
+        answered_at: Instant,
+    ) {
+        let limit_date = |date: Date| Date {
             micros: date.micros.min(LATEST),
             ..date
         };
-        let date = date.map(limited);
-        if date != self.dated.map(|known| known.date) {
-            self.dated = date.map(|date| Dated {
+        let date = date.map(limit_date);
+        if date != self.last_date.map(|last| last.date) {
+            self.last_date = date.map(|date| ReceivedDate {
                 date,
-                asked,
-                answered,
+                asked_at,
+                answered_at,
             });
         }
     }
@@ -92,12 +102,12 @@ impl StoreTime {
     /// The times on several clocks at `now`, when the wall clock of this process shows `wall`. `None` if the store has its own
     /// clock, which then decides alone when items expire.
     pub(super) fn reading(&self, now: Instant, wall: u64) -> Option<Reading> {
-        if !self.own {
+        if !self.has_own_clock {
             return None;
         }
-        let store = self
-            .dated
-            .and_then(|dated| StoreReading::at(now, dated.date, dated.asked, dated.answered));
+        let store = self.last_date.and_then(|last| {
+            StoreReading::estimate(now, last.date, last.asked_at, last.answered_at)
+        });
         Some(Reading {
             wall,
             machine: self.machine.map(|machine| (machine, now.as_nanos() / 1000)),
@@ -107,8 +117,8 @@ impl StoreTime {
 
     /// Forgets all readings of the clock and the date, because a new session may be connected to another server.
     pub(super) fn forget(&mut self) {
-        self.looked = None;
-        self.dated = None;
+        self.last_reading = None;
+        self.last_date = None;
     }
 
     /// The source of the times from which this client derives fencing numbers:
@@ -117,23 +127,26 @@ impl StoreTime {
     /// - `Shown`: the last date that the store sent, plus the time since then.
     /// - `Unknown`: the wall clock of this process, because the store has no clock and has sent no date.
     pub(super) fn dates(&self, now: Instant) -> Dates {
-        match self.dated {
-            _ if !self.own => Dates::Own,
-            Some(Dated { date, answered, .. }) => Dates::Shown(date.micros + micros(now, answered)),
+        match self.last_date {
+            _ if !self.has_own_clock => Dates::Own,
+            Some(ReceivedDate {
+                date, answered_at, ..
+            }) => Dates::Shown(date.micros + micros(now, answered_at)),
             None => Dates::Unknown,
         }
     }
 
     /// Whether the last date is too old to judge the age of a lease. False if the store gives no dates.
     pub(super) fn is_date_stale(&self, now: Instant) -> bool {
-        let stale = |dated: Dated| now.saturating_since(dated.answered) > FRESH;
-        self.own && self.dated.is_some_and(stale)
+        let is_stale =
+            |last_date: ReceivedDate| now.saturating_since(last_date.answered_at) > MAX_DATE_AGE;
+        self.has_own_clock && self.last_date.is_some_and(is_stale)
     }
 
-    /// Whether the last date was received more than [`DATED`] ago, so that a new date is needed.
+    /// Whether the last date was received more than [`DATE_LIFETIME`] ago, so that a new date is needed.
     pub(super) fn is_date_old(&self, now: Instant) -> bool {
-        self.dated
-            .is_some_and(|dated| micros(now, dated.answered) > DATED)
+        self.last_date
+            .is_some_and(|last| micros(now, last.answered_at) > DATE_LIFETIME)
     }
 
     /// The time that decides which fencing counters may be removed: the time in [`Dates::Shown`] or that of this
@@ -150,19 +163,22 @@ impl StoreTime {
     /// The earliest possible time on the store's clock at `now`, and the difference between the latest and the earliest
     /// possible time. Both are in microseconds. `None` without a recent reading of the store's clock.
     pub(super) fn now(&self, now: Instant) -> Option<(u64, u64)> {
-        if self.own {
-            let passed = micros(now, self.origin);
-            return Some((self.wall + passed, 0));
+        if self.has_own_clock {
+            let elapsed = micros(now, self.origin);
+            return Some((self.wall + elapsed, 0));
         }
-        let look = self.looked?;
-        let (least, most) = (micros(now, look.answered), micros(now, look.asked));
-        if most > STALE {
+        let reading = self.last_reading?;
+        let (min_age, max_age) = (
+            micros(now, reading.answered_at),
+            micros(now, reading.asked_at),
+        );
+        if max_age > MAX_READING_AGE {
             return None;
         }
-        let apart = most * RATE / 1000 + 1;
+        let drift = max_age * MAX_DRIFT_PER_MILLE / 1000 + 1;
         Some((
-            look.shown + least.saturating_sub(apart),
-            most - least + 2 * apart,
+            reading.server_time + min_age.saturating_sub(drift),
+            max_age - min_age + 2 * drift,
         ))
     }
 
@@ -172,7 +188,7 @@ impl StoreTime {
     /// - `stamp`: a number that differs for each write. It is used only if the store has no clock.
     /// - `reading`: the times on several clocks now. It is used only if the store has no clock.
     pub(super) fn clock(&self, slack: u64, stamp: u64, reading: Option<Reading>) -> Clock {
-        if self.own {
+        if self.has_own_clock {
             Clock::Own { stamp, reading }
         } else {
             #[cfg(feature = "seeded-bugs")]
@@ -227,16 +243,16 @@ mod tests {
 
     #[test]
     fn server_time_estimate_is_correct_if_clock_drift_is_within_its_limit() {
-        for (gained, lasts) in [(1.008, 2_000_000), (0.992, 2_000_000), (1.0095, 9_000_000)] {
+        for (rate, elapsed_us) in [(1.008, 2_000_000), (0.992, 2_000_000), (1.0095, 9_000_000)] {
             let mut time = StoreTime::new(5_000_000, at(0), None);
             time.learn(Some(9_000_000), at(1_000), at(1_000));
             let (least, slack) = time
-                .now(at(1_000 + lasts))
+                .now(at(1_000 + elapsed_us))
                 .expect("the time must be known after the clock was read");
-            let shows = 9_000_000 + (lasts as f64 * gained) as u64;
+            let server_time = 9_000_000 + (elapsed_us as f64 * rate) as u64;
             assert!(
-                least <= shows && shows <= least + slack,
-                "the server time must be within the estimate if the server clock has the rate {gained}"
+                least <= server_time && server_time <= least + slack,
+                "the server time must be within the estimate if the server clock has the rate {rate}"
             );
         }
     }

@@ -17,38 +17,42 @@ use crate::node::{Claim, Request, waiter_id};
 
 /// The wait locks that the session must take or release after it has executed `request`. `after` contains all items of
 /// the request's records after this execution.
-pub(super) fn changes(request: &Request, after: &[&StoredItem]) -> Vec<WaitLock> {
-    let mut changes = Vec::new();
+pub(super) fn lock_changes(request: &Request, items_after: &[&StoredItem]) -> Vec<WaitLock> {
+    let mut lock_changes = Vec::new();
     match request {
-        Request::Acquire { claim, .. } => changes.extend(of_ticket(claim, after)),
+        Request::Acquire { claim, .. } => lock_changes.extend(ticket_lock(claim, items_after)),
         Request::Extend { items } => {
-            changes.extend(items.iter().map(|item| of_lock(&item.claim, after)));
+            lock_changes.extend(
+                items
+                    .iter()
+                    .map(|item| value_lock(&item.claim, items_after)),
+            );
         }
         Request::Release { claim, .. } => {
-            changes.extend(of_ticket(claim, after));
-            changes.push(of_lock(claim, after));
+            lock_changes.extend(ticket_lock(claim, items_after));
+            lock_changes.push(value_lock(claim, items_after));
         }
         _ => {}
     }
-    changes
+    lock_changes
 }
 
-fn of_ticket(claim: &Claim, after: &[&StoredItem]) -> Option<WaitLock> {
+fn ticket_lock(claim: &Claim, items_after: &[&StoredItem]) -> Option<WaitLock> {
     let waiter = &claim.ticket()?.waiter;
-    let queued = |item: &Item| item.id.kind == Kind::Place && item.id.member == waiter.as_bytes();
-    let is_queued = after.iter().any(|stored| queued(&stored.item));
-    Some(change(waiter_id::short(waiter).into(), is_queued))
+    let is_place = |item: &Item| item.id.kind == Kind::Place && item.id.member == waiter.as_bytes();
+    let is_queued = items_after.iter().any(|stored| is_place(&stored.item));
+    Some(take_or_release(waiter_id::short(waiter).into(), is_queued))
 }
 
-fn of_lock(claim: &Claim, after: &[&StoredItem]) -> WaitLock {
+fn value_lock(claim: &Claim, items_after: &[&StoredItem]) -> WaitLock {
     let value = claim.token().to_hex();
-    let held = |item: &Item| item.id.kind == Kind::Text && item.what == value;
-    let is_held = after.iter().any(|stored| held(&stored.item));
-    change(String::from_utf8_lossy(&value).into(), is_held)
+    let is_lock_key = |item: &Item| item.id.kind == Kind::Text && item.what == value;
+    let is_held = items_after.iter().any(|stored| is_lock_key(&stored.item));
+    take_or_release(String::from_utf8_lossy(&value).into(), is_held)
 }
 
-fn change(name: Arc<str>, keeps: bool) -> WaitLock {
-    if keeps {
+fn take_or_release(name: Arc<str>, is_kept: bool) -> WaitLock {
+    if is_kept {
         WaitLock::Keep(name)
     } else {
         WaitLock::Release(name)
@@ -57,7 +61,7 @@ fn change(name: Arc<str>, keeps: bool) -> WaitLock {
 
 /// The wait lock of the client directly ahead of this claim's waiter: the previous waiter in the queue, or else the
 /// holder. `None` if there is no such client, if there are several, or if that client has no wait lock.
-pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>> {
+pub(super) fn lock_of_client_ahead(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>> {
     let waiter = claim.ticket()?.waiter.as_bytes();
     let places = || {
         items
@@ -65,28 +69,32 @@ pub(super) fn ahead_of(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>>
             .map(|stored| &stored.item)
             .filter(|item| item.id.kind == Kind::Place)
     };
-    let mut ahead: Option<&[u8]> = None;
-    for own in places().filter(|item| item.id.member == waiter) {
+    let mut client_ahead: Option<&[u8]> = None;
+    for place in places().filter(|item| item.id.member == waiter) {
         let rank = |item: &Item| (item.what.clone(), item.id.member.clone());
-        let before = places().filter(|item| item.id.key == own.id.key && rank(item) < rank(own));
-        let next = match before.max_by_key(|item| rank(item)) {
-            Some(before) => &before.id.member,
-            None => match holder(&own.id.key, items) {
+        let earlier =
+            places().filter(|item| item.id.key == place.id.key && rank(item) < rank(place));
+        let client = match earlier.max_by_key(|item| rank(item)) {
+            Some(earlier) => &earlier.id.member,
+            None => match holder(&place.id.key, items) {
                 Some(value) => value,
                 // No client is ahead of the waiter at this key. Continue with the next key of the claim.
                 None => continue,
             },
         };
-        if ahead.replace(next).is_some_and(|known| known != &next[..]) {
+        if client_ahead
+            .replace(client)
+            .is_some_and(|other| other != &client[..])
+        {
             return None;
         }
     }
-    let ahead = std::str::from_utf8(ahead?).ok()?;
+    let client_ahead = std::str::from_utf8(client_ahead?).ok()?;
     // Return `None` if the client ahead is a reader: readers have no wait locks.
-    let ahead = Some(ahead)
-        .filter(|ahead| !is_reader(ahead))
+    let client_ahead = Some(client_ahead)
+        .filter(|client_ahead| !is_reader(client_ahead))
         .map(waiter_id::short)?;
-    is_fit(ahead).then(|| ahead.into())
+    is_lock_name(client_ahead).then(|| client_ahead.into())
 }
 
 /// The value of a lock key among these items; `None` if the lock is free.
@@ -96,16 +104,16 @@ fn holder<'a>(key: &[u8], items: &[&'a StoredItem]) -> Option<&'a Vec<u8>> {
     texts.find(is_value).map(|item| &item.what)
 }
 
-/// Whether `name` can name a wait lock: 1 to [`LONGEST`] bytes, all of them hexadecimal digits or colons. Such a name
+/// Whether `name` can name a wait lock: 1 to [`MAX_NAME_BYTES`] bytes, all of them hexadecimal digits or colons. Such a name
 /// needs no escaping in a statement.
-fn is_fit(name: &str) -> bool {
-    let fit = |byte: u8| byte.is_ascii_hexdigit() || byte == b':';
-    !name.is_empty() && name.len() <= LONGEST && name.bytes().all(fit)
+fn is_lock_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_hexdigit() || byte == b':';
+    !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.bytes().all(is_allowed)
 }
 
 /// The longest name of a wait lock, in bytes. MySQL accepts names of at most 64 characters, including the prefix that
 /// is added to the name of a wait lock.
-const LONGEST: usize = 48;
+const MAX_NAME_BYTES: usize = 48;
 
 #[cfg(test)]
 mod tests {
@@ -146,12 +154,12 @@ mod tests {
                 .expect("the master must execute the request");
         }
         let clock = Clock::Server { slack: 0 };
-        StoredItem::after(&[], master.items(NOW), NOW, clock, &[])
+        StoredItem::updated(&[], master.items(NOW), NOW, clock, &[])
     }
 
-    fn ahead(of: &Claim, stored: &[StoredItem]) -> Option<String> {
+    fn lock_ahead(claim: &Claim, stored: &[StoredItem]) -> Option<String> {
         let items: Vec<&StoredItem> = stored.iter().collect();
-        ahead_of(of, &items).map(|name| name.to_string())
+        lock_of_client_ahead(claim, &items).map(|name| name.to_string())
     }
 
     #[test]
@@ -161,12 +169,18 @@ mod tests {
         let unqueued = unqueued.with_fairness(Fairness::Fair(None)).into();
         let waiting = [acquire(&first), acquire(&second)];
         let stored = after(&[&[acquire(&holder)], &waiting[..]].concat());
-        assert_eq!(ahead(&second, &stored), Some("0123456789abcdef:2".into()));
-        assert_eq!(ahead(&first, &stored), Some("0123456789abcdef:1".into()));
-        let stored = after(&[&[acquire(&unqueued)], &waiting[..]].concat());
-        assert_eq!(ahead(&first, &stored), Some("01".repeat(16)));
         assert_eq!(
-            ahead(&unqueued, &stored),
+            lock_ahead(&second, &stored),
+            Some("0123456789abcdef:2".into())
+        );
+        assert_eq!(
+            lock_ahead(&first, &stored),
+            Some("0123456789abcdef:1".into())
+        );
+        let stored = after(&[&[acquire(&unqueued)], &waiting[..]].concat());
+        assert_eq!(lock_ahead(&first, &stored), Some("01".repeat(16)));
+        assert_eq!(
+            lock_ahead(&unqueued, &stored),
             None,
             "ahead() must be None for a claim that is not queued"
         );
@@ -189,12 +203,15 @@ mod tests {
         let [holder, last] = [claim(1), claim(3)];
         let stored = after(&[acquire(&holder), acquire(&reader), acquire(&last)]);
         assert_eq!(
-            ahead(&last, &stored),
+            lock_ahead(&last, &stored),
             None,
             "ahead() must be None behind a reader, because readers hold no wait lock"
         );
         let stored = after(&[acquire(&holder), acquire(&last)]);
-        assert_eq!(ahead(&last, &stored), Some("0123456789abcdef:1".into()));
+        assert_eq!(
+            lock_ahead(&last, &stored),
+            Some("0123456789abcdef:1".into())
+        );
     }
 
     #[test]
@@ -205,25 +222,28 @@ mod tests {
             leave: true,
         };
         let queued = after(&[acquire(&holder), acquire(&waiter)]);
-        let left = after(&[acquire(&holder), acquire(&waiter), release.clone()]);
-        let changed = |request: &Request, stored: &[StoredItem]| {
+        let after_release = after(&[acquire(&holder), acquire(&waiter), release.clone()]);
+        let changes_after = |request: &Request, stored: &[StoredItem]| {
             let items: Vec<&StoredItem> = stored.iter().collect();
-            changes(request, &items)
+            lock_changes(request, &items)
         };
         let name: Arc<str> = "0123456789abcdef:2".into();
         let value = || String::from_utf8_lossy(&waiter.token().to_hex()).into();
         let keep = WaitLock::Keep(name.clone());
-        assert_eq!(changed(&acquire(&waiter), &queued), [keep]);
+        assert_eq!(changes_after(&acquire(&waiter), &queued), [keep]);
         let released = [WaitLock::Release(name), WaitLock::Release(value())];
-        assert_eq!(changed(&release, &left), released);
+        assert_eq!(changes_after(&release, &after_release), released);
     }
 
     #[test]
     fn name_that_is_unsafe_in_sql_is_not_used_as_a_wait_lock() {
-        assert!(is_fit("0123456789abcdef:7"));
+        assert!(is_lock_name("0123456789abcdef:7"));
         let long = "a".repeat(49);
         for name in ["", "a'", "A\\", "0123456789abcdef:7r", &long] {
-            assert!(!is_fit(name), "{name:?} must not be used as a wait lock");
+            assert!(
+                !is_lock_name(name),
+                "{name:?} must not be used as a wait lock"
+            );
         }
     }
 }

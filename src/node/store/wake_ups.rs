@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::contract::{Listener, Store};
-use super::job::{FREE, LEADER};
+use super::job::{LEADER, WAKE_UP};
 use super::names;
 use super::shared::Shared;
 use crate::limit::Limit;
 use crate::node::actor::back_off::BackOff;
-use crate::node::actor::panicked::Panicked;
+use crate::node::actor::panicked::PanicHistory;
 use crate::node::{Fault, Request, Subscriber};
 use crate::panics::caught_in;
 use crate::repeats::warn_seldom;
@@ -20,25 +20,25 @@ use futures::future::{Either, select};
 
 /// How long this process listens for wake-ups after a waiter's last request: 60 s, or the waiter's `heartbeat` if that
 /// is longer.
-const WAITS: Duration = Duration::from_secs(60);
+const LISTEN_TIME: Duration = Duration::from_secs(60);
 
 /// Starts a listening task if the request comes from a waiter or an observer and no task runs.
 pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
-    let waits = match request {
+    let listen_for = match request {
         Request::Acquire { claim, .. } => claim.ticket().map(|ticket| ticket.heartbeat),
-        Request::Watch { .. } => Some(WAITS),
+        Request::Watch { .. } => Some(LISTEN_TIME),
         _ => None,
     };
-    let Some(waits) = waits else { return };
+    let Some(listen_for) = listen_for else { return };
     if !shared.traits.wakes || shared.subscriber.get().is_none() {
         return;
     }
     let runtime = &shared.context().runtime;
-    let until = runtime.now() + waits.max(WAITS);
+    let until = runtime.now() + listen_for.max(LISTEN_TIME);
     let mut state = shared.listening.state();
     match request {
         Request::Acquire { claim, .. } => {
-            state.want(names::of_claim(claim), until);
+            state.request_wake_ups(names::records_of_claim(claim), until);
         }
         Request::Watch { key, on: true } => drop(state.watched.insert(key.clone())),
         Request::Watch { key, .. } => {
@@ -46,56 +46,56 @@ pub(super) fn listen<S: Store>(shared: &Arc<Shared<S>>, request: &Request) {
         }
         _ => {}
     }
-    let off = matches!(request, Request::Watch { on: false, .. });
-    let runs = off || std::mem::replace(&mut state.runs, true);
+    let is_ending = matches!(request, Request::Watch { on: false, .. });
+    let is_running = is_ending || std::mem::replace(&mut state.is_running, true);
     drop(state);
-    shared.listening.repace();
-    if runs {
+    shared.listening.update_pace();
+    if is_running {
         return;
     }
     let task = listening_task(shared.clone());
     if !runtime.spawn(Box::pin(task)) {
-        shared.listening.state().runs = false;
+        shared.listening.state().is_running = false;
     }
 }
 
 /// The state of the listening task. If the task's runtime is shut down, a new task in another runtime continues to
 /// listen. If there is no other runtime, the next waiter starts a new task.
-struct Listens<S: Store> {
+struct ListeningTask<S: Store> {
     shared: Arc<Shared<S>>,
     /// True if the task ended because this process needs no more wake-ups. False if its runtime was shut down.
-    done: bool,
+    has_finished: bool,
 }
 
-impl<S: Store> Listens<S> {
+impl<S: Store> ListeningTask<S> {
     async fn run(&mut self) {
         listen_on(&self.shared).await;
-        self.done = true;
+        self.has_finished = true;
     }
 }
 
-impl<S: Store> Drop for Listens<S> {
+impl<S: Store> Drop for ListeningTask<S> {
     fn drop(&mut self) {
-        if self.done {
+        if self.has_finished {
             return;
         }
         let shared = self.shared.clone();
         let task = move || -> BoxFuture<()> { Box::pin(listening_task(shared)) };
         let runtime = &self.shared.context().runtime;
         if std::thread::panicking() || !runtime.take_over(Box::new(task)) {
-            self.shared.listening.state().runs = false;
+            self.shared.listening.state().is_running = false;
         }
     }
 }
 
 fn listening_task<S: Store>(shared: Arc<Shared<S>>) -> impl Future<Output = ()> + Send + 'static {
-    // Create `Listens` outside the `async` block: its `drop` must run even if the runtime drops the task before the
+    // Create `ListeningTask` outside the `async` block: its `drop` must run even if the runtime drops the task before the
     // first poll.
-    let mut listens = Listens {
+    let mut task = ListeningTask {
         shared,
-        done: false,
+        has_finished: false,
     };
-    async move { listens.run().await }
+    async move { task.run().await }
 }
 
 /// Listens until this process needs no more wake-ups from the store.
@@ -107,15 +107,18 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
     let mut seed = [0; 8];
     context.runtime.random(&mut seed);
     let mut back_off = BackOff::new(u64::from_le_bytes(seed));
-    let mut panicked = Panicked::default();
-    while shared.listening.goes_on(context.runtime.now()) {
-        let began = context.runtime.now();
-        let lived = || context.runtime.now().saturating_since(began);
-        let (fault, lived) = match caught_in(listen_once(shared, subscriber)).await {
-            Ok((fault, true)) => (fault, Some(lived())),
+    let mut panic_history = PanicHistory::default();
+    while shared.listening.must_continue(context.runtime.now()) {
+        let started_at = context.runtime.now();
+        let listening_time = || context.runtime.now().saturating_since(started_at);
+        let (fault, connection_age) = match caught_in(listen_once(shared, subscriber)).await {
+            Ok((fault, true)) => (fault, Some(listening_time())),
             Ok((fault, false)) => (fault, None),
             // The driver of the store has panicked: listen again after a pause.
-            Err(panic) => (Some(panicked.fault(&panic, Some(lived()))), None),
+            Err(panic) => (
+                Some(panic_history.fault(&panic, Some(listening_time()))),
+                None,
+            ),
         };
         let Some(fault) = fault else { return };
         let node = shared.store.name();
@@ -126,9 +129,9 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
             let now = context.runtime.now();
             warn_seldom!((shared.repeats, &text, now), %node, %fault, "no wake-ups: waiters poll");
         }
-        let pause = back_off.pause(&fault, lived);
-        let rests = context.runtime.sleep_until(context.runtime.now() + pause);
-        select(rests, pin!(shared.listening.over.notified())).await;
+        let pause = back_off.pause(&fault, connection_age);
+        let pause_timer = context.runtime.sleep_until(context.runtime.now() + pause);
+        select(pause_timer, pin!(shared.listening.stopped.notified())).await;
     }
 }
 
@@ -147,7 +150,7 @@ async fn listen_once<S: Store>(
             listener.follow(shared.listening.pacer.clone());
             // Messages that were sent while nothing listened may be lost, so wake all waiters.
             deliver_all(shared, subscriber, &[]);
-            (pass_on(shared, subscriber, listener).await, true)
+            (forward_messages(shared, subscriber, listener).await, true)
         }
         Some(Err(fault)) => (Some(fault), false),
         None => (Some(Fault::Down("no connection".into())), false),
@@ -156,59 +159,59 @@ async fn listen_once<S: Store>(
 
 /// Passes the listener's messages to the subscriber. Returns the fault when the listener fails, or `None` when this
 /// process needs no more wake-ups.
-async fn pass_on<S: Store>(
+async fn forward_messages<S: Store>(
     shared: &Shared<S>,
     subscriber: &Subscriber,
     mut listener: S::Listener,
 ) -> Option<Fault> {
     loop {
-        let said = {
+        let result = {
             let next = pin!(listener.next());
-            unless_over(shared, next).await?
+            unless_stopped(shared, next).await?
         };
-        match said {
-            Ok(words) => deliver_all(shared, subscriber, &words),
+        match result {
+            Ok(messages) => deliver_all(shared, subscriber, &messages),
             Err(fault) => return Some(fault),
         }
     }
 }
 
 /// Waits for the future `next`. Returns `None` as soon as this process needs no more wake-ups.
-async fn unless_over<S: Store, F: Future + Unpin>(
+async fn unless_stopped<S: Store, F: Future + Unpin>(
     shared: &Shared<S>,
     mut next: F,
 ) -> Option<F::Output> {
     let runtime = &shared.context().runtime;
     loop {
-        let rests = runtime.sleep_until(runtime.now() + WAITS / 4);
-        let over = pin!(shared.listening.over.notified());
-        let other = select(rests, over);
-        match select(next, other).await {
-            Either::Left((said, _)) => return Some(said),
-            Either::Right((_, waits)) => next = waits,
+        let check_timer = runtime.sleep_until(runtime.now() + LISTEN_TIME / 4);
+        let stopped = pin!(shared.listening.stopped.notified());
+        let pause_or_stop = select(check_timer, stopped);
+        match select(next, pause_or_stop).await {
+            Either::Left((output, _)) => return Some(output),
+            Either::Right((_, unfinished)) => next = unfinished,
         }
-        if !shared.listening.goes_on(runtime.now()) {
+        if !shared.listening.must_continue(runtime.now()) {
             return None;
         }
     }
 }
 
 /// Passes messages on to the subscriber. An empty list wakes all waiters of this process.
-fn deliver_all<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, words: &[Vec<u8>]) {
-    if words.is_empty() {
-        for name in shared.listening.wanted() {
+fn deliver_all<S: Store>(shared: &Shared<S>, subscriber: &Subscriber, messages: &[Vec<u8>]) {
+    if messages.is_empty() {
+        for name in shared.listening.wanted_names() {
             subscriber.sink.woken(subscriber.node, &name);
         }
     }
-    for word in words {
-        deliver(subscriber, word);
+    for message in messages {
+        deliver(subscriber, message);
     }
 }
 
 /// Passes one message to the subscriber: a wake-up, or the announcement of a new leader.
-pub(super) fn deliver(subscriber: &Subscriber, word: &[u8]) {
-    match word.split_first() {
-        Some((&FREE, key)) => subscriber.sink.woken(subscriber.node, key),
+pub(super) fn deliver(subscriber: &Subscriber, message: &[u8]) {
+    match message.split_first() {
+        Some((&WAKE_UP, key)) => subscriber.sink.woken(subscriber.node, key),
         Some((&LEADER, key)) => subscriber.sink.announced(subscriber.node, key),
         _ => {}
     }
@@ -260,8 +263,12 @@ mod tests {
         };
         listen(&shared, &request);
         let now = shared.context().runtime.now();
-        assert!(shared.listening.goes_on(now + heartbeat / 2));
-        assert!(!shared.listening.goes_on(now + heartbeat + WAITS));
+        assert!(shared.listening.must_continue(now + heartbeat / 2));
+        assert!(
+            !shared
+                .listening
+                .must_continue(now + heartbeat + LISTEN_TIME)
+        );
     }
 
     #[test]
@@ -269,7 +276,7 @@ mod tests {
         let shared = subscribed();
         let key: Arc<[u8]> = b"boss"[..].into();
         listen(&shared, &Request::Watch { key, on: true });
-        assert!(shared.listening.state().runs);
+        assert!(shared.listening.state().is_running);
     }
 
     /// A sink that reports each wake-up to the test over a channel.
@@ -300,7 +307,7 @@ mod tests {
         let other = tokio::runtime::Builder::new_current_thread().build();
         let wake = Wake {
             process: "0123456789abcdef".into(),
-            word: [&[FREE], &b"a"[..]].concat(),
+            word: [&[WAKE_UP], &b"a"[..]].concat(),
         };
         let commit = Commit {
             wakes: vec![wake],
@@ -333,7 +340,9 @@ mod tests {
                     .expect("the node must not have had a subscriber before");
             }
             listen(&shared, &request);
-            let listens = shared.listening.goes_on(shared.context().runtime.now());
+            let listens = shared
+                .listening
+                .must_continue(shared.context().runtime.now());
             assert_eq!(listens, wakes && subscribed);
         }
     }

@@ -6,11 +6,11 @@ use super::*;
 use crate::node::{ExtendItem, Token};
 
 fn memory() -> Memory {
-    Memory::of(Some("run"), false)
+    Memory::new(Some("run"), false)
 }
 
 /// Decodes a reply to the script READ.
-fn found(read: &Request, value: Value<'_>, clock: i64) -> Result<Answer, NoAnswer> {
+fn decode_read(read: &Request, value: Value<'_>, clock: i64) -> Result<Answer, NoAnswer> {
     let reply = Value::Array(vec![value, Value::Int(clock)]);
     decode(read, &reply, &memory())
 }
@@ -19,7 +19,7 @@ fn found(read: &Request, value: Value<'_>, clock: i64) -> Result<Answer, NoAnswe
 fn malformed_stored_value_is_rejected() {
     let claim = Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true));
     let read = Request::Read { claim, token: 9 };
-    let said = |text: &[u8]| found(&read, Value::Bulk(text), 7_000);
+    let decode_value = |text: &[u8]| decode_read(&read, Value::Bulk(text), 7_000);
     let value = |number, bytes: &[u8], trusted| {
         let bytes = bytes.to_vec();
         let stored = Some(StoredValue {
@@ -33,9 +33,12 @@ fn malformed_stored_value_is_rejected() {
             clock: Some(7_000),
         })
     };
-    assert_eq!(said(b"7 run quota 3"), value(7, b"quota 3", true));
-    assert_eq!(said(b"7 old \xff \r\n"), value(7, b"\xff \r\n", false));
-    assert_eq!(said(b"7 run "), value(7, b"", true));
+    assert_eq!(decode_value(b"7 run quota 3"), value(7, b"quota 3", true));
+    assert_eq!(
+        decode_value(b"7 old \xff \r\n"),
+        value(7, b"\xff \r\n", false)
+    );
+    assert_eq!(decode_value(b"7 run "), value(7, b"", true));
     for malformed in [
         &b""[..],
         b"7",
@@ -45,17 +48,21 @@ fn malformed_stored_value_is_rejected() {
         b"-7 run y",
     ] {
         assert!(
-            matches!(said(malformed), Err(NoAnswer::Malformed(_))),
+            matches!(decode_value(malformed), Err(NoAnswer::Malformed(_))),
             "{malformed:?}"
         );
     }
-    for (shown, clock) in [(5, Some(5)), (0, None), (-1, None), (i64::MAX, None)] {
+    for (clock_reply, clock) in [(5, Some(5)), (0, None), (-1, None), (i64::MAX, None)] {
         let nothing = Answer::Value {
             run: memory().run,
             stored: None,
             clock,
         };
-        assert_eq!(found(&read, Value::Nil, shown), Ok(nothing), "{shown}");
+        assert_eq!(
+            decode_read(&read, Value::Nil, clock_reply),
+            Ok(nothing),
+            "{clock_reply}"
+        );
     }
     let without_clock = decode(&read, &Value::Array(vec![Value::Nil]), &memory());
     assert!(matches!(without_clock, Err(NoAnswer::Malformed(_))));
@@ -106,7 +113,7 @@ proptest! {
             Request::Confirm { claim: claim.clone(), token: 9 },
             Request::Release { claim: claim.clone(), leave: true },
             Request::Read { claim, token: 9 },
-            Request::Look { key: key.clone() },
+            Request::Status { key: key.clone() },
             Request::Break {
                 key,
                 ended: [].into(),
@@ -148,16 +155,16 @@ fn reply_with_an_impossible_fencing_counter_is_rejected() {
     let [_, fenced, fair] = claims();
     for request in [&fenced, &fair] {
         for malformed in [0, -1, (1 << 53) + 1, i64::MAX, i64::MIN] {
-            let said = decode(request, &Value::Int(malformed), &memory());
+            let answer = decode(request, &Value::Int(malformed), &memory());
             assert!(
-                matches!(said, Err(NoAnswer::Malformed(_))),
-                "{malformed}: {said:?}"
+                matches!(answer, Err(NoAnswer::Malformed(_))),
+                "{malformed}: {answer:?}"
             );
         }
         for counter in [1, 1 << 53] {
-            let said = decode(request, &Value::Int(counter), &memory());
+            let answer = decode(request, &Value::Int(counter), &memory());
             let counter = Some(counter.unsigned_abs());
-            assert_eq!(said, Ok(Answer::Granted { counter }));
+            assert_eq!(answer, Ok(Answer::Granted { counter }));
         }
     }
 }
@@ -176,28 +183,28 @@ fn reply_of_a_type_that_does_not_fit_the_request_is_rejected() {
     ]);
     let nested = Value::Array(vec![Value::Int(5), error.clone()]);
     let key: Arc<[u8]> = b"job".as_slice().into();
-    let look = Request::Look { key };
-    for (request, wrong) in [
+    let status = Request::Status { key };
+    for (request, wrong_reply) in [
         (&classic, vec![&Value::Int(1), &text, &two, &nested]),
         (&fenced, vec![&Value::Nil, &ok, &text, &four, &nested]),
         (&fair, vec![&Value::Nil, &ok, &text, &two, &nested]),
-        (&look, vec![&Value::Nil, &ok, &Value::Int(1), &two, &four]),
+        (&status, vec![&Value::Nil, &ok, &Value::Int(1), &two, &four]),
     ] {
-        for value in wrong {
-            let said = decode(request, value, &memory());
-            assert_eq!(said, Err(NoAnswer::malformed()), "{request:?}: {value:?}");
+        for value in wrong_reply {
+            let answer = decode(request, value, &memory());
+            assert_eq!(answer, Err(NoAnswer::malformed()), "{request:?}: {value:?}");
         }
-        let said = decode(request, &error, &memory());
+        let answer = decode(request, &error, &memory());
         assert!(
-            matches!(said, Err(NoAnswer::Fault(_))),
-            "an error reply must be a fault: {said:?}"
+            matches!(answer, Err(NoAnswer::Fault(_))),
+            "an error reply must be a fault: {answer:?}"
         );
     }
-    for (request, right) in [(&classic, &Value::Nil), (&fenced, &two), (&fair, &four)] {
-        let said = decode(request, right, &memory());
+    for (request, fitting_reply) in [(&classic, &Value::Nil), (&fenced, &two), (&fair, &four)] {
+        let answer = decode(request, fitting_reply, &memory());
         assert!(
-            matches!(said, Ok(Answer::Refused { .. })),
-            "the reply must be a refusal: {said:?}"
+            matches!(answer, Ok(Answer::Refused { .. })),
+            "the reply must be a refusal: {answer:?}"
         );
     }
 }
@@ -217,14 +224,18 @@ fn reply_about_more_or_fewer_keys_than_the_request_has_is_rejected() {
         claim,
         leave: false,
     };
-    let three = Value::Array(vec![Value::Bulk(b"1"); 3]);
-    for (request, wrong) in [
+    let three_digits = Value::Array(vec![Value::Bulk(b"1"); 3]);
+    for (request, wrong_reply) in [
         (&extend, Value::Bulk(b"1")),
-        (&extend, three),
+        (&extend, three_digits),
         (&release, Value::Int(2)),
     ] {
-        let said = decode(request, &wrong, &memory());
-        assert_eq!(said, Err(NoAnswer::malformed()), "{request:?}: {wrong:?}");
+        let answer = decode(request, &wrong_reply, &memory());
+        assert_eq!(
+            answer,
+            Err(NoAnswer::malformed()),
+            "{request:?}: {wrong_reply:?}"
+        );
     }
 }
 
@@ -232,15 +243,15 @@ fn reply_about_more_or_fewer_keys_than_the_request_has_is_rejected() {
 fn reply_that_refuses_a_permit_must_have_exactly_one_digit_per_slot() {
     let permit = Permit::new(b"pool"[..].into(), 0, 3);
     let refused = |free: &'static [u8]| {
-        let said = Value::Array(vec![
+        let reply = Value::Array(vec![
             Value::Bulk(free),
             Value::Int(250),
             Value::Int(2),
             Value::Int(7),
         ]);
-        permitted(&permit, &said)
+        permit_answer(&permit, &reply)
     };
-    let line = QueueInfo {
+    let queue = QueueInfo {
         ahead: 2,
         ticket: 7,
         holder: None,
@@ -248,7 +259,7 @@ fn reply_that_refuses_a_permit_must_have_exactly_one_digit_per_slot() {
         note: None,
     };
     let ttl_left = Some(Duration::from_millis(250));
-    let line = Some(Box::new(line));
+    let line = Some(Box::new(queue));
     assert_eq!(refused(b"101"), Ok(Answer::Refused { ttl_left, line }));
     for malformed in [&b"10"[..], b"1010", b"1x1", b""] {
         assert_eq!(
@@ -262,14 +273,23 @@ fn reply_that_refuses_a_permit_must_have_exactly_one_digit_per_slot() {
 #[test]
 fn lock_state_reply_with_too_many_elements_is_rejected() {
     let key: Arc<[u8]> = b"job".as_slice().into();
-    let look = |said: &[Value<'static>]| {
-        let none = || Value::Array(Vec::new());
-        let mut state = vec![Value::Nil, Value::Int(-2), Value::Nil, none(), none()];
-        state.extend_from_slice(said);
+    let decode_status = |extra: &[Value<'static>]| {
+        let empty_array = || Value::Array(Vec::new());
+        let mut state = vec![
+            Value::Nil,
+            Value::Int(-2),
+            Value::Nil,
+            empty_array(),
+            empty_array(),
+        ];
+        state.extend_from_slice(extra);
         let key = key.clone();
-        decode(&Request::Look { key }, &Value::Array(state), &memory())
+        decode(&Request::Status { key }, &Value::Array(state), &memory())
     };
-    assert!(matches!(look(&[]), Ok(Answer::State(_))));
-    assert!(matches!(look(&[Value::Nil]), Ok(Answer::State(_))));
-    assert_eq!(look(&[Value::Nil, Value::Nil]), Err(NoAnswer::malformed()));
+    assert!(matches!(decode_status(&[]), Ok(Answer::State(_))));
+    assert!(matches!(decode_status(&[Value::Nil]), Ok(Answer::State(_))));
+    assert_eq!(
+        decode_status(&[Value::Nil, Value::Nil]),
+        Err(NoAnswer::malformed())
+    );
 }

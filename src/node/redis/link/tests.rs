@@ -86,7 +86,7 @@ fn options(roster: Roster) -> Arc<NodeOptions> {
     Arc::new(NodeOptions {
         name: "host:1".into(),
         configuration: Configuration::new(0, Fingerprint::new(["master:6379"]), None),
-        markers: Markers::of(1, Vec::new()),
+        markers: Markers::new(1, Vec::new()),
         node_timeout: ms(NODE_TIMEOUT),
         connect_timeout: ms(CONNECT_TIMEOUT),
         max_ttl: Duration::from_secs(30),
@@ -124,15 +124,15 @@ impl Bench {
         let input = self.link.input();
         let room = input.room().expect("the input buffer must have room");
         room[..bytes.len()].copy_from_slice(bytes);
-        input.filled(bytes.len());
+        input.add_received(bytes.len());
         self.link.receive(at(now));
     }
 
     /// Takes all bytes that the link wants to write, as a socket would do.
     fn written(&mut self) -> String {
         let output = self.link.output();
-        let text = String::from_utf8_lossy(output.rest()).into_owned();
-        output.wrote(text.len());
+        let text = String::from_utf8_lossy(output.unwritten()).into_owned();
+        output.mark_written(text.len());
         text
     }
 
@@ -528,7 +528,7 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
     for _ in 0..1_000 {
         bench.ask(
             1,
-            Request::Look {
+            Request::Status {
                 key: b"job".as_slice().into(),
             },
         );
@@ -554,7 +554,7 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
         }
     }
     // If the link refuses requests as overloaded, it must begin by `limit`: twice the longest wait in the queue.
-    let limit = 2 * u64::from(BURST_TIMEOUTS) * NODE_TIMEOUT;
+    let limit = 2 * u64::from(MAX_QUEUE_TIMEOUTS) * NODE_TIMEOUT;
     assert!(
         gone_by.is_none_or(|by| by <= limit),
         "requests must be refused by {limit} ms, but were at {gone_by:?}"
@@ -1304,7 +1304,7 @@ fn lost_generation_marker_is_restored_together_with_a_new_age_record() {
     greet_as(&mut bench, "a", "", 0);
     // The handshake with another master shows the marker.
     let other = Marker::read(marker.as_bytes()).expect("a marker");
-    (bench.shared.options.markers).saw(&NodeName::new("other"), other, true);
+    (bench.shared.options.markers).record_marker(&NodeName::new("other"), other, true);
     bench.ask(1, acquire(1));
     bench.link.take(at(1));
     assert_eq!(bench.told.kinds(), ["quarantined"]);

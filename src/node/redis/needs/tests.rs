@@ -26,15 +26,15 @@ const DEFAULTS: [Purpose; 14] = [
 
 /// The purposes whose rights the line `ACL SETUSER quorate-operator` in `docs/operations.md` grants. They include the
 /// purposes of clients.
-fn of_operators() -> Vec<Purpose> {
+fn operator_purposes() -> Vec<Purpose> {
     let mut purposes = DEFAULTS.to_vec();
     purposes.push(Purpose::Changing);
     purposes
 }
 
-/// The rules for `ACL SETUSER` that grant the rights for the `wanted` purposes, without the user name.
-fn rules(prefix: &str, wanted: &[Purpose]) -> String {
-    let needs = needs(wanted.iter().copied());
+/// The rules for `ACL SETUSER` that grant the rights for the `wanted_purposes` purposes, without the user name.
+fn acl_rules(prefix: &str, wanted_purposes: &[Purpose]) -> String {
+    let needs = needs(wanted_purposes.iter().copied());
     let mut keys = BTreeSet::new();
     let mut commands: Vec<String> = Vec::new();
     for need in &needs {
@@ -44,25 +44,25 @@ fn rules(prefix: &str, wanted: &[Purpose]) -> String {
             commands.push(command);
         }
     }
-    let mut words = String::from("reset on >PASSWORD");
+    let mut rule_words = String::from("reset on >PASSWORD");
     for family in keys {
-        let _ = write!(words, " ~{}", pattern(family, prefix));
+        let _ = write!(rule_words, " ~{}", acl_pattern(family, prefix));
     }
     let channels: BTreeSet<_> = needs.iter().filter_map(Need::channels).collect();
     if !channels.is_empty() {
-        words += " resetchannels";
+        rule_words += " resetchannels";
     }
     for channel in channels {
-        let _ = write!(words, " &{channel}*");
+        let _ = write!(rule_words, " &{channel}*");
     }
     for command in commands {
-        let _ = write!(words, " +{command}");
+        let _ = write!(rule_words, " +{command}");
     }
-    words
+    rule_words
 }
 
 /// The last column of the table in `docs/operations.md`: what fails without the rights for a purpose.
-fn without(purpose: Purpose) -> &'static str {
+fn effect_without(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Locking
         | Purpose::RestartGuard
@@ -92,7 +92,7 @@ fn without(purpose: Purpose) -> &'static str {
 }
 
 /// The first column of the table in `docs/operations.md`: when the rights for a purpose are needed.
-fn when(purpose: Purpose) -> &'static str {
+fn purpose_text(purpose: Purpose) -> &'static str {
     match purpose {
         Purpose::Locking => "taking, renewing, releasing",
         Purpose::RestartGuard => "restart guard, unless it is off",
@@ -118,10 +118,11 @@ fn when(purpose: Purpose) -> &'static str {
 }
 
 /// The table of rights as `docs/operations.md` must contain it.
-fn page() -> String {
-    let mut page = String::from("```\nACL SETUSER quorate ");
-    page += &rules("lock:", &DEFAULTS);
-    page += "\n```\n\n| for | commands | keys and channels | without it |\n|---|---|---|---|\n";
+fn rights_table() -> String {
+    let mut rights_table = String::from("```\nACL SETUSER quorate ");
+    rights_table += &acl_rules("lock:", &DEFAULTS);
+    rights_table +=
+        "\n```\n\n| for | commands | keys and channels | without it |\n|---|---|---|---|\n";
     for purpose in Purpose::OF_REDIS {
         let needs = needs(std::iter::once(purpose));
         let mut commands: Vec<String> = Vec::new();
@@ -143,15 +144,15 @@ fn page() -> String {
             }
         }
         let _ = writeln!(
-            page,
+            rights_table,
             "| {} | {} | {} | {} |",
-            when(purpose),
+            purpose_text(purpose),
             commands.join(" ").replace('|', "\\|"),
             objects.join(" "),
-            without(purpose)
+            effect_without(purpose)
         );
     }
-    page
+    rights_table
 }
 
 #[test]
@@ -159,13 +160,13 @@ fn operations_page_contains_the_table_of_rights() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
     let text = std::fs::read_to_string(path).expect("the page must be readable");
     assert!(
-        text.contains(&page()),
+        text.contains(&rights_table()),
         "docs/operations.md must contain this table of rights:\n{}",
-        page()
+        rights_table()
     );
     let operator = format!(
         "```\nACL SETUSER quorate-operator {}\n```\n",
-        rules("lock:", &of_operators())
+        acl_rules("lock:", &operator_purposes())
     );
     assert!(
         text.contains(&operator),
@@ -184,7 +185,7 @@ fn every_redis_call_of_a_script_is_in_the_table_of_rights() {
 fn every_call_of_a_script_for_operators_is_in_the_table_of_operator_rights() {
     for row in [&RAISE, &CARRY] {
         calls_are_listed(&with_parts(row.source), row.purposes);
-        let rights = of_operators();
+        let rights = operator_purposes();
         assert!(row.purposes.iter().all(|purpose| rights.contains(purpose)));
     }
 }
@@ -200,11 +201,11 @@ fn calls_are_listed(script: &str, purposes: &[Purpose]) {
         );
         let call = Call::read(line).expect("the line must contain a call");
         let name = call.command.to_ascii_lowercase();
-        let known = listed.iter().any(|need| {
+        let is_listed = listed.iter().any(|need| {
             need.command() == name && (call.family.is_none() || need.family() == call.family)
         });
         assert!(
-            known,
+            is_listed,
             "the table of rights must contain this call: {line} {call:?}"
         );
         // The family may be unknown only for a call without a key, or for a key that the script computes.
@@ -234,19 +235,19 @@ fn every_right_in_the_table_is_used_by_a_script_or_the_driver() {
         "delifeq",
     ];
     for need in needs(Purpose::OF_REDIS.into_iter()) {
-        let called = Script::ALL.into_iter().any(|script| {
+        let is_called = Script::ALL.into_iter().any(|script| {
             script.source().lines().filter_map(Call::read).any(|call| {
                 let same = call.command.eq_ignore_ascii_case(&need.command());
                 same && (call.family.is_none() || call.family == need.family())
             })
         });
         let name = need.command();
-        let driver = direct.contains(&name.as_str())
+        let is_sent_directly = direct.contains(&name.as_str())
             || need.family() == Some(Family::Masters)
             || name.starts_with("client|")
             || name == "config|get";
         assert!(
-            called || driver,
+            is_called || is_sent_directly,
             "no script and no driver needs the right {need:?}: remove it from the table of rights"
         );
     }
@@ -255,10 +256,10 @@ fn every_right_in_the_table_is_used_by_a_script_or_the_driver() {
 #[test]
 fn acl_pattern_escapes_wildcards_in_the_prefix() {
     assert_eq!(
-        pattern(Family::Fence, "a*[b]?\\"),
+        acl_pattern(Family::Fence, "a*[b]?\\"),
         "quorate:fence:a\\*\\[b\\]\\?\\\\*"
     );
-    assert_eq!(pattern(Family::Lock, ""), "*");
+    assert_eq!(acl_pattern(Family::Lock, ""), "*");
 }
 
 #[test]
@@ -269,9 +270,11 @@ fn rights_of_disabled_features_are_not_needed() {
         fair: false,
         unheard_of: "x".into(),
     };
-    let wanted: Vec<_> = purposes(&classic, true, false).collect();
-    assert!(!wanted.contains(&Purpose::Order) && !wanted.contains(&Purpose::Fencing));
-    let listed = needs(wanted.into_iter());
+    let wanted_purposes: Vec<_> = purposes(&classic, true, false).collect();
+    assert!(
+        !wanted_purposes.contains(&Purpose::Order) && !wanted_purposes.contains(&Purpose::Fencing)
+    );
+    let listed = needs(wanted_purposes.into_iter());
     assert!(!listed.iter().any(|need| need.command() == "zadd"));
     assert!(
         listed

@@ -13,18 +13,18 @@ fn header_of_every_script_names_its_keys_and_arguments_in_order() {
     let of_operators = [&RAISE, &CARRY].map(|row| (row.source, &row.keys, &row.args));
     for (source, keys, args) in rows.chain(of_operators) {
         let header = header(source);
-        let (_, said) = header
+        let (_, argument_text) = header
             .split_once("KEYS: ")
             .expect("the header must name KEYS");
-        let (said_keys, said) = said
+        let (key_text, argument_text) = argument_text
             .split_once(" ARGV: ")
             .expect("the header must name ARGV");
         let (Keys::One(name) | Keys::Many(name)) = keys;
-        assert!(said_keys.starts_with(name), "{name} in {header:?}");
-        let mut rest = said.split("Reply").next().unwrap_or_default();
+        assert!(key_text.starts_with(name), "{name} in {header:?}");
+        let mut rest = argument_text.split("Reply").next().unwrap_or_default();
         for name in [args.first, args.each, args.last].concat() {
-            let behind = rest.split_once(name);
-            (_, rest) = behind.unwrap_or_else(|| {
+            let after_name = rest.split_once(name);
+            (_, rest) = after_name.unwrap_or_else(|| {
                 panic!("the header must name {name:?} next: {rest:?} of {header:?}")
             });
         }
@@ -40,22 +40,29 @@ fn highest_argument_index_in_a_script_equals_the_listed_number_of_arguments() {
         if !each.is_empty() {
             continue;
         }
-        let used = source.split("ARGV[").skip(1).map(|rest| {
+        let used_indices = source.split("ARGV[").skip(1).map(|rest| {
             let digits = rest.split(']').next().unwrap_or_default();
             digits
                 .parse::<usize>()
                 .expect("ARGV must be indexed by a number")
         });
-        assert_eq!(used.max(), Some(first.len() + last.len()), "{source}");
+        assert_eq!(
+            used_indices.max(),
+            Some(first.len() + last.len()),
+            "{source}"
+        );
     }
 }
 
 #[test]
 fn script_is_found_by_its_source() {
     for script in Script::ALL {
-        assert_eq!(Script::of_source(script.source().as_bytes()), Some(script));
+        assert_eq!(
+            Script::from_source(script.source().as_bytes()),
+            Some(script)
+        );
     }
-    assert_eq!(Script::of_source(b"return 1"), None);
+    assert_eq!(Script::from_source(b"return 1"), None);
 }
 
 #[test]

@@ -24,7 +24,11 @@ pub(super) fn is_absent(word: &[u8]) -> bool {
 }
 
 /// The place in the queue with which a client acquires a lock; no place if the waiter id is absent.
-pub(super) fn place(waiter: &[u8], ticket: &[u8], heartbeat: &[u8]) -> Option<Fairness> {
+pub(super) fn fairness_of_waiter(
+    waiter: &[u8],
+    ticket: &[u8],
+    heartbeat: &[u8],
+) -> Option<Fairness> {
     if is_absent(waiter) {
         return Some(Fairness::Fair(None));
     }
@@ -37,17 +41,17 @@ pub(super) fn place(waiter: &[u8], ticket: &[u8], heartbeat: &[u8]) -> Option<Fa
 
 /// The place in the queue that a release names; no place if the waiter id is absent. A release carries neither the
 /// ticket nor the heartbeat, so both are zero.
-pub(super) fn place_of_release(waiter: &[u8]) -> Option<Fairness> {
-    place(waiter, b"0", b"0")
+pub(super) fn fairness_of_release(waiter: &[u8]) -> Option<Fairness> {
+    fairness_of_waiter(waiter, b"0", b"0")
 }
 
 /// A claim on one key, with a fencing token.
-pub(super) fn fenced(key: &[u8], value: &[u8], fairness: Fairness) -> Option<Claim> {
+pub(super) fn fenced_claim(key: &[u8], value: &[u8], fairness: Fairness) -> Option<Claim> {
     Some(Claim::new("", key, Token::from_hex(value)?, true).with_fairness(fairness))
 }
 
 /// Shares a claim. If `noted` is true, first records in the claim that its holder has written a note.
-pub(super) fn shared(claim: Claim, noted: bool) -> Arc<Claim> {
+pub(super) fn arc_claim(claim: Claim, noted: bool) -> Arc<Claim> {
     if noted {
         claim.take_note();
     }

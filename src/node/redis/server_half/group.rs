@@ -3,12 +3,14 @@
 
 use std::time::Duration;
 
-use super::arguments::{fenced, is_absent, millis, place, place_of_release, shared};
+use super::arguments::{
+    arc_claim, fairness_of_release, fairness_of_waiter, fenced_claim, is_absent, millis,
+};
 use crate::node::numbers::whole;
 use crate::node::redis::layout::{LEAVES, NOTED, WITHDRAWN_TTL};
 use crate::node::{Claim, ExtendItem, Fairness, Group, Mode, Part, Request, Token};
 
-fn group(keys: &[&[u8]], modes: &[&[u8]]) -> Option<Group> {
+fn read_group(keys: &[&[u8]], modes: &[&[u8]]) -> Option<Group> {
     let part = |(key, word): (&&[u8], &&[u8])| {
         Some(Part {
             key: (*key).into(),
@@ -20,7 +22,7 @@ fn group(keys: &[&[u8]], modes: &[&[u8]]) -> Option<Group> {
 }
 
 fn claim_on(keys: &[&[u8]], value: &[u8], group: Group, fairness: Fairness) -> Option<Claim> {
-    Some(fenced(keys.first()?, value, fairness)?.with_group(group))
+    Some(fenced_claim(keys.first()?, value, fairness)?.with_group(group))
 }
 
 pub(super) fn claim(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
@@ -37,13 +39,13 @@ pub(super) fn claim(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     else {
         return None;
     };
-    let mut group = group(keys, modes)?;
+    let mut group = read_group(keys, modes)?;
     if !is_absent(instead) {
         group = group.instead_of(Token::from_hex(instead)?);
     }
-    let fairness = place(waiter, ticket, heartbeat)?;
+    let fairness = fairness_of_waiter(waiter, ticket, heartbeat)?;
     Some(Request::Acquire {
-        claim: shared(claim_on(keys, value, group, fairness)?, false),
+        claim: arc_claim(claim_on(keys, value, group, fairness)?, false),
         ttl: millis(ttl)?,
         proposal: whole(proposal)?,
     })
@@ -53,9 +55,9 @@ pub(super) fn confirm(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let [value, token, modes @ ..] = args else {
         return None;
     };
-    let group = group(keys, modes)?;
+    let group = read_group(keys, modes)?;
     Some(Request::Confirm {
-        claim: shared(claim_on(keys, value, group, Fairness::Unordered)?, false),
+        claim: arc_claim(claim_on(keys, value, group, Fairness::Unordered)?, false),
         token: whole(token)?,
     })
 }
@@ -65,9 +67,14 @@ pub(super) fn release(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
         return None;
     };
     let flags = whole(flags)?;
-    let claim = claim_on(keys, value, group(keys, modes)?, place_of_release(waiter)?)?;
+    let claim = claim_on(
+        keys,
+        value,
+        read_group(keys, modes)?,
+        fairness_of_release(waiter)?,
+    )?;
     Some(Request::Release {
-        claim: shared(claim, flags & NOTED != 0),
+        claim: arc_claim(claim, flags & NOTED != 0),
         leave: flags & LEAVES != 0,
     })
 }
@@ -78,21 +85,23 @@ pub(super) fn keep(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
         return None;
     };
     let mut items = Vec::new();
-    let mut at = 0;
-    while let Some([value, ttl, ..]) = args.get(at) {
-        let count = args[at..].iter().take_while(|one| one[0] == *value);
-        let end = at + count.count();
-        let claim = kept(keys.get(at..end)?, &args[at..end])?;
+    let mut start = 0;
+    while let Some([value, ttl, ..]) = args.get(start) {
+        let count = args[start..]
+            .iter()
+            .take_while(|arg_of_key| arg_of_key[0] == *value);
+        let end = start + count.count();
+        let claim = extended_claim(keys.get(start..end)?, &args[start..end])?;
         let ttl = whole(ttl)?;
         if ttl == WITHDRAWN_TTL {
             claim.withdraw();
         }
         items.push(ExtendItem {
-            claim: shared(claim, false),
+            claim: arc_claim(claim, false),
             ttl: Duration::from_millis(ttl),
             note: false,
         });
-        at = end;
+        start = end;
     }
     Some(Request::Extend {
         items: items.into(),
@@ -100,15 +109,15 @@ pub(super) fn keep(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
 }
 
 /// The claim of one lock in a call of KEEP. A lock on one exclusive key without a fencing number is a plain lock.
-fn kept(keys: &[&[u8]], args: &[[&[u8]; 4]]) -> Option<Claim> {
+fn extended_claim(keys: &[&[u8]], args: &[[&[u8]; 4]]) -> Option<Claim> {
     let [value, _, _, number] = args.first()?;
     let number = whole(number)?;
     let modes: Vec<&[u8]> = args.iter().map(|[_, _, mode, _]| *mode).collect();
-    let group = group(keys, &modes)?;
+    let group = read_group(keys, &modes)?;
     if let ([part], 0) = (group.parts(), number)
         && part.mode == Mode::Exclusive
     {
-        return fenced(&part.key, value, Fairness::Unordered);
+        return fenced_claim(&part.key, value, Fairness::Unordered);
     }
     group.agreed(number);
     claim_on(keys, value, group, Fairness::Unordered)

@@ -1,7 +1,7 @@
 //! Parses the calls of scripts that execute many requests, and writes the replies.
 
-use super::arguments::{fenced, is_set, millis, shared};
-use super::write::{array, bulk, number};
+use super::arguments::{arc_claim, fenced_claim, is_set, millis};
+use super::write::{bulk, number, write_array};
 use crate::node::numbers::whole;
 use crate::node::redis::layout::{AS_PROPOSED, DELETED, NOT_OURS, NOT_RELEASED, NOT_TRIED};
 use crate::node::{Fairness, Request};
@@ -22,41 +22,41 @@ pub(super) fn acquire(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
     let (pairs, []) = pairs.as_chunks::<2>() else {
         return None;
     };
-    let one = |(key, [value, proposal]): (&&[u8], &[&[u8]; 2])| {
+    let to_request = |(key, [value, proposal]): (&&[u8], &[&[u8]; 2])| {
         Some(Request::Acquire {
-            claim: shared(fenced(key, value, fairness.clone())?, false),
+            claim: arc_claim(fenced_claim(key, value, fairness.clone())?, false),
             ttl,
             proposal: whole(proposal)?,
         })
     };
-    keys.iter().zip(pairs).map(one).collect()
+    keys.iter().zip(pairs).map(to_request).collect()
 }
 
 pub(super) fn release(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
     let fairness = fairness(args.len() > keys.len());
-    let one = |(key, value): (&&[u8], &&[u8])| {
+    let to_request = |(key, value): (&&[u8], &&[u8])| {
         Some(Request::Release {
-            claim: shared(fenced(key, value, fairness.clone())?, false),
+            claim: arc_claim(fenced_claim(key, value, fairness.clone())?, false),
             leave: true,
         })
     };
-    keys.iter().zip(args).map(one).collect()
+    keys.iter().zip(args).map(to_request).collect()
 }
 
-/// Writes the reply to a command with many requests. `each` contains, for each request, the reply that this request
+/// Writes the reply to a command with many requests. `replies` contains, for each request, the reply that this request
 /// would get if it were sent alone. The client sends a request with an error again, alone.
-pub fn reply_to_many(requests: &[Request], each: &[Vec<u8>], out: &mut Vec<u8>) {
+pub fn reply_to_many(requests: &[Request], replies: &[Vec<u8>], out: &mut Vec<u8>) {
     if let Some(Request::Release { .. }) = requests.first() {
         let sign = |reply: &Vec<u8>| match reply.as_slice() {
             b":1\r\n" => DELETED,
             b":0\r\n" => NOT_OURS,
             _ => NOT_RELEASED,
         };
-        let signs: Vec<u8> = each.iter().map(sign).collect();
+        let signs: Vec<u8> = replies.iter().map(sign).collect();
         return bulk(Some(&signs), out);
     }
-    array(each.len(), out);
-    for (request, reply) in requests.iter().zip(each) {
+    write_array(replies.len(), out);
+    for (request, reply) in requests.iter().zip(replies) {
         let proposed = match request {
             Request::Acquire { proposal, .. } => format!(":{proposal}\r\n"),
             _ => String::new(),

@@ -56,8 +56,8 @@ pub fn received<'a>(
             let keys = usize::try_from(whole(keys)?).ok()?;
             let (keys, args) = rest.split_at_checked(keys)?;
             let script = script_of(sha)?;
-            let fits = script.takes(keys.len(), args.len());
-            return fits.then(|| call(script, keys, args))?;
+            let is_accepted = script.accepts(keys.len(), args.len());
+            return is_accepted.then(|| call(script, keys, args))?;
         }
         [b"SET", key, value, b"NX", b"PX", ttl] => plain::classic(key, &[value, ttl])?,
         [b"DELIFEQ", key, value] => plain::release(key, &[value])?,
@@ -84,7 +84,7 @@ fn call<'a>(script: Script, keys: &[&[u8]], args: &[&'a [u8]]) -> Option<Receive
         Script::Release => plain::release(key, args),
         Script::ReleaseFair => plain::release_fair(key, args),
         Script::Extend => plain::extend(keys, args),
-        Script::Look => Some(Request::Look { key: key.into() }),
+        Script::Status => Some(Request::Status { key: key.into() }),
         Script::Break => plain::force_release(key, args),
         Script::Note => plain::note(keys, args),
         Script::Read => plain::read(key, args),

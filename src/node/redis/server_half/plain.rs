@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::arguments::{fenced, is_absent, is_set, millis, place, place_of_release, shared, text};
+use super::arguments::{
+    arc_claim, fairness_of_release, fairness_of_waiter, fenced_claim, is_absent, is_set, millis,
+    text,
+};
 use crate::node::note::undated;
 use crate::node::numbers::whole;
 use crate::node::redis::layout::{WITH_NOTE, WITHDRAWN_TTL};
@@ -20,7 +23,7 @@ pub(super) fn acquire(key: &[u8], args: &[&[u8]]) -> Option<Request> {
         return None;
     };
     Some(Request::Acquire {
-        claim: shared(fenced(key, value, Fairness::Unordered)?, false),
+        claim: arc_claim(fenced_claim(key, value, Fairness::Unordered)?, false),
         ttl: millis(ttl)?,
         proposal: whole(proposal)?,
     })
@@ -42,16 +45,19 @@ pub(super) fn acquire_fair(key: &[u8], args: &[&[u8]]) -> Option<Request> {
         return None;
     };
     Some(Request::Acquire {
-        claim: shared(fenced(key, value, optional_place(waiter)?)?, false),
+        claim: arc_claim(
+            fenced_claim(key, value, fairness_of_optional_waiter(waiter)?)?,
+            false,
+        ),
         ttl: millis(ttl)?,
         proposal: whole(proposal)?,
     })
 }
 
 /// The place in the queue from the last arguments of an acquire; no place if they are missing.
-fn optional_place(args: &[&[u8]]) -> Option<Fairness> {
+fn fairness_of_optional_waiter(args: &[&[u8]]) -> Option<Fairness> {
     match args {
-        [waiter, ticket, heartbeat] => place(waiter, ticket, heartbeat),
+        [waiter, ticket, heartbeat] => fairness_of_waiter(waiter, ticket, heartbeat),
         [] => Some(Fairness::Fair(None)),
         _ => None,
     }
@@ -62,7 +68,7 @@ pub(super) fn confirm(key: &[u8], args: &[&[u8]]) -> Option<Request> {
         return None;
     };
     Some(Request::Confirm {
-        claim: shared(fenced(key, value, Fairness::Unordered)?, false),
+        claim: arc_claim(fenced_claim(key, value, Fairness::Unordered)?, false),
         token: whole(token)?,
     })
 }
@@ -73,7 +79,10 @@ pub(super) fn release(key: &[u8], args: &[&[u8]]) -> Option<Request> {
         return None;
     };
     Some(Request::Release {
-        claim: shared(fenced(key, value, Fairness::Unordered)?, !noted.is_empty()),
+        claim: arc_claim(
+            fenced_claim(key, value, Fairness::Unordered)?,
+            !noted.is_empty(),
+        ),
         leave: true,
     })
 }
@@ -82,16 +91,16 @@ pub(super) fn release_fair(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [value, rest @ ..] = args else {
         return None;
     };
-    let (fairness, leave, noted) = last_of_release(rest)?;
+    let (fairness, leave, noted) = read_release_tail(rest)?;
     Some(Request::Release {
-        claim: shared(fenced(key, value, fairness)?, noted),
+        claim: arc_claim(fenced_claim(key, value, fairness)?, noted),
         leave,
     })
 }
 
 /// Parses the optional arguments of a release: the place in the queue, whether the waiter leaves the queue, and whether
 /// a note was written. A client without a place leaves no queue, so `leave` is then true.
-fn last_of_release(args: &[&[u8]]) -> Option<(Fairness, bool, bool)> {
+fn read_release_tail(args: &[&[u8]]) -> Option<(Fairness, bool, bool)> {
     let (waiter, leave, noted) = match args {
         [] => return Some((Fairness::Fair(None), true, false)),
         [waiter, leave] => (waiter, leave, false),
@@ -99,7 +108,7 @@ fn last_of_release(args: &[&[u8]]) -> Option<(Fairness, bool, bool)> {
         _ => return None,
     };
     let leave = is_absent(waiter) || is_set(leave);
-    Some((place_of_release(waiter)?, leave, noted))
+    Some((fairness_of_release(waiter)?, leave, noted))
 }
 
 pub(super) fn extend(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
@@ -110,7 +119,7 @@ pub(super) fn extend(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
         let with_note = ttl.strip_prefix(WITH_NOTE.as_bytes());
         let note = with_note.is_some();
         let ttl = whole(with_note.unwrap_or(ttl))?;
-        let claim = shared(fenced(key, value, Fairness::Unordered)?, note);
+        let claim = arc_claim(fenced_claim(key, value, Fairness::Unordered)?, note);
         if ttl == WITHDRAWN_TTL {
             claim.withdraw();
         }
@@ -146,7 +155,7 @@ pub(super) fn note(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
         return None;
     };
     let item = |(key, [value, note, announce]): (&&[u8], &[&[u8]; 3])| {
-        let claim = fenced(key, value, Fairness::Unordered)?;
+        let claim = fenced_claim(key, value, Fairness::Unordered)?;
         let (since, says) = if is_absent(note) {
             claim.withdraw();
             (0, "")
@@ -171,7 +180,7 @@ pub(super) fn read(key: &[u8], args: &[&[u8]]) -> Option<Request> {
         return None;
     };
     Some(Request::Read {
-        claim: shared(fenced(key, value, Fairness::Unordered)?, false),
+        claim: arc_claim(fenced_claim(key, value, Fairness::Unordered)?, false),
         token: whole(token)?,
     })
 }
@@ -199,8 +208,13 @@ pub(super) fn permit(name: &[u8], args: &[&[u8]]) -> Option<Request> {
     };
     let permits = u8::try_from(whole(permits)?).ok()?;
     Some(Request::Acquire {
-        claim: shared(
-            of_slot(name, value, (slot, permits), optional_place(waiter)?)?,
+        claim: arc_claim(
+            claim_on_slot(
+                name,
+                value,
+                (slot, permits),
+                fairness_of_optional_waiter(waiter)?,
+            )?,
             false,
         ),
         ttl: millis(ttl)?,
@@ -213,14 +227,14 @@ pub(super) fn release_permit(name: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [value, slot, rest @ ..] = args else {
         return None;
     };
-    let (fairness, leave, noted) = last_of_release(rest)?;
+    let (fairness, leave, noted) = read_release_tail(rest)?;
     Some(Request::Release {
-        claim: shared(of_slot(name, value, (slot, 1), fairness)?, noted),
+        claim: arc_claim(claim_on_slot(name, value, (slot, 1), fairness)?, noted),
         leave,
     })
 }
 
-fn of_slot(
+fn claim_on_slot(
     name: &[u8],
     value: &[u8],
     (slot, permits): (&[u8], u8),
@@ -228,7 +242,7 @@ fn of_slot(
 ) -> Option<Claim> {
     let slot = u8::try_from(whole(slot)?).ok()?;
     let permit = Permit::new(name.into(), slot, permits);
-    Some(fenced(&permit.key(), value, fairness)?.with_permit(permit))
+    Some(fenced_claim(&permit.key(), value, fairness)?.with_permit(permit))
 }
 
 pub(super) fn list(cursor: &[u8], pattern: &[u8], count: &[u8]) -> Option<Request> {

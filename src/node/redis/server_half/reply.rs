@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::mem::discriminant;
 use std::time::Duration;
 
-use super::write::{array, bulk, head, number, subscribed};
+use super::write::{bulk, number, subscribed, write_array, write_header};
 use crate::keys::LEADER;
 use crate::node::note::{milliseconds, stored};
-use crate::node::redis::decode::{extended, shape_of_reply};
+use crate::node::redis::decode::{extended_from_digit, shape_of_reply};
 use crate::node::redis::refusal::{OTHER_MASTERS, YOUNG};
 use crate::node::waiter_id::{READER, describe};
 use crate::node::{
@@ -40,26 +40,28 @@ fn reply_with(request: &Request, answer: &Answer, note: Option<&[u8]>, out: &mut
         Answer::Granted {
             counter: Some(counter),
         }
-        | Answer::CounterAbove(counter) => unsigned(*counter, out),
+        | Answer::CounterAbove(counter) => write_unsigned(*counter, out),
         Answer::Refused { ttl_left, line } => {
-            refused(request, *ttl_left, line.as_deref(), note, out);
+            write_refusal(request, *ttl_left, line.as_deref(), note, out);
         }
         Answer::Confirmed | Answer::Released(true) | Answer::Written { .. } => number(1, out),
         Answer::NotOurs | Answer::Released(false) => number(0, out),
         Answer::NotAlone => number(-1, out),
-        Answer::Extended(each) => all_extended(each, out),
-        Answer::State(state) => key_state(request, state, note, out),
+        Answer::Extended(each) => write_extended(each, out),
+        Answer::State(state) => write_key_state(request, state, note, out),
         Answer::Value { run, stored, clock } => {
-            array(2, out);
-            let text = stored.as_ref().map(|stored| value(run.as_str(), stored));
+            write_array(2, out);
+            let text = stored
+                .as_ref()
+                .map(|stored| encode_value(run.as_str(), stored));
             bulk(text.as_deref(), out);
-            unsigned(clock.unwrap_or(0), out);
+            write_unsigned(clock.unwrap_or(0), out);
         }
-        Answer::Noted(each) => noted(request, each, out),
+        Answer::Noted(each) => write_noted(request, each, out),
         Answer::Keys { cursor, keys } => {
-            array(2, out);
+            write_array(2, out);
             bulk(Some(cursor.to_string().as_bytes()), out);
-            array(keys.len(), out);
+            write_array(keys.len(), out);
             for key in keys {
                 bulk(Some(key), out);
             }
@@ -72,20 +74,20 @@ fn reply_with(request: &Request, answer: &Answer, note: Option<&[u8]>, out: &mut
     }
 }
 
-fn unsigned(value: u64, out: &mut Vec<u8>) {
-    number(i64::try_from(value).unwrap_or(i64::MAX), out);
+fn write_unsigned(number_value: u64, out: &mut Vec<u8>) {
+    number(i64::try_from(number_value).unwrap_or(i64::MAX), out);
 }
 
 /// Writes a remaining TTL as the command PTTL returns it; -1 for `None`.
-fn ttl(left: Option<Duration>, out: &mut Vec<u8>) {
+fn write_ttl(left: Option<Duration>, out: &mut Vec<u8>) {
     match left {
-        Some(left) => head(b':', left.as_millis(), out),
+        Some(left) => write_header(b':', left.as_millis(), out),
         None => number(-1, out),
     }
 }
 
 /// Writes the refusal of an acquire.
-fn refused(
+fn write_refusal(
     request: &Request,
     left: Option<Duration>,
     line: Option<&QueueInfo>,
@@ -95,21 +97,21 @@ fn refused(
     let is_fenced = matches!(request, Request::Acquire { claim, .. } if claim.fenced());
     match (line, shape_of_reply(request)) {
         (Some(line), Shape::Permit(permit)) => {
-            array(4, out);
+            write_array(4, out);
             bulk(Some(&free_slots(permit, line.free)), out);
-            ttl(left, out);
-            unsigned(line.ahead, out);
-            unsigned(line.ticket, out);
+            write_ttl(left, out);
+            write_unsigned(line.ahead, out);
+            write_unsigned(line.ticket, out);
         }
         (Some(line), shape) => {
             let is_group = matches!(shape, Shape::Group(_));
             let holder = line.holder.as_deref().unwrap_or_default();
-            let own = stored(line.note.as_ref(), None);
-            let note = whose(note, own.as_deref(), holder);
-            array(4 + usize::from(is_group) + usize::from(note.is_some()), out);
-            ttl(left, out);
-            unsigned(line.ahead, out);
-            unsigned(line.ticket, out);
+            let own_text = stored(line.note.as_ref(), None);
+            let note = note_of_holder(note, own_text.as_deref(), holder);
+            write_array(4 + usize::from(is_group) + usize::from(note.is_some()), out);
+            write_ttl(left, out);
+            write_unsigned(line.ahead, out);
+            write_unsigned(line.ticket, out);
             bulk(Some(holder), out);
             if is_group {
                 // The index of a key that is not free. Clients ignore the index, so it is always 1.
@@ -120,8 +122,8 @@ fn refused(
             }
         }
         (None, _) if is_fenced => {
-            array(2, out);
-            ttl(left, out);
+            write_array(2, out);
+            write_ttl(left, out);
             // The fencing counter, which clients ignore.
             number(0, out);
         }
@@ -129,11 +131,16 @@ fn refused(
     }
 }
 
-/// The stored form of a note: `note` if it is given, otherwise the lock value `holder` and the text `own`. `None` if
+/// The stored form of a note: `note` if it is given, otherwise the lock value `holder` and the text `own_text`. `None` if
 /// there is no note.
-fn whose<'a>(note: Option<&'a [u8]>, own: Option<&str>, holder: &[u8]) -> Option<Cow<'a, [u8]>> {
-    let own = || Some([holder, b" ", own?.as_bytes()].concat());
-    note.map(Cow::Borrowed).or_else(|| own().map(Cow::Owned))
+fn note_of_holder<'a>(
+    note: Option<&'a [u8]>,
+    own_text: Option<&str>,
+    holder: &[u8],
+) -> Option<Cow<'a, [u8]>> {
+    let stored_text = || Some([holder, b" ", own_text?.as_bytes()].concat());
+    note.map(Cow::Borrowed)
+        .or_else(|| stored_text().map(Cow::Owned))
 }
 
 /// One character for each slot: 1 if the slot is free, otherwise 0. Bit `i` of `free` is set if slot `i` is free.
@@ -143,90 +150,90 @@ fn free_slots(permit: &Permit, free: u64) -> Vec<u8> {
 }
 
 /// The digit of one lock in the reply to an extension. The client half has the list of the digits.
-fn digit(one: &Extended) -> u8 {
-    let same = |digit: &u8| {
-        let meaning = extended(*digit);
-        meaning.is_some_and(|meaning| discriminant(&meaning) == discriminant(one))
+fn digit_of(result: &Extended) -> u8 {
+    let has_same_meaning = |digit: &u8| {
+        let meaning = extended_from_digit(*digit);
+        meaning.is_some_and(|meaning| discriminant(&meaning) == discriminant(result))
     };
-    (b'0'..=b'9').find(same).unwrap_or(b'0')
+    (b'0'..=b'9').find(has_same_meaning).unwrap_or(b'0')
 }
 
 /// Writes the reply to an extension: one digit for each lock, in one text. If the server could not extend some locks, the
 /// reply is an array, with the error in place of the digit of each of these locks.
-fn all_extended(each: &[Extended], out: &mut Vec<u8>) {
-    let fault = |one: &Extended| match one {
-        Extended::Unknown(fault) if *one != Extended::strange() => Some(fault.clone()),
+fn write_extended(results: &[Extended], out: &mut Vec<u8>) {
+    let fault_of = |result: &Extended| match result {
+        Extended::Unknown(fault) if *result != Extended::strange() => Some(fault.clone()),
         _ => None,
     };
-    if each.iter().all(|one| fault(one).is_none()) {
-        let digits: Vec<u8> = each.iter().map(digit).collect();
+    if results.iter().all(|result| fault_of(result).is_none()) {
+        let digits: Vec<u8> = results.iter().map(digit_of).collect();
         return bulk(Some(&digits), out);
     }
-    array(each.len(), out);
-    for one in each {
-        match fault(one) {
+    write_array(results.len(), out);
+    for result in results {
+        match fault_of(result) {
             Some(fault) => error(&fault, out),
-            None => bulk(Some(&[digit(one)]), out),
+            None => bulk(Some(&[digit_of(result)]), out),
         }
     }
 }
 
 /// Writes the reply to NOTE: one digit for each key, 1 if the note was written.
-fn noted(request: &Request, each: &[bool], out: &mut Vec<u8>) {
+fn write_noted(request: &Request, are_written: &[bool], out: &mut Vec<u8>) {
     let Request::Note { items } = request else {
         return;
     };
     let digits = |(item, written): (&NoteItem, &bool)| {
         vec![b'0' + u8::from(*written); item.claim.keys().count()]
     };
-    let digits: Vec<u8> = items.iter().zip(each).flat_map(digits).collect();
+    let digits: Vec<u8> = items.iter().zip(are_written).flat_map(digits).collect();
     bulk(Some(&digits), out);
 }
 
 /// A stored value in the form `NUMBER RUN BYTES`. `run` is the server run that replies.
-fn value(run: &str, stored: &StoredValue) -> Vec<u8> {
+fn encode_value(run: &str, stored: &StoredValue) -> Vec<u8> {
     let run = if stored.trusted { run } else { ANOTHER_RUN };
-    let head = format!("{} {run} ", stored.number);
-    [head.as_bytes(), &stored.bytes].concat()
+    let prefix = format!("{} {run} ", stored.number);
+    [prefix.as_bytes(), &stored.bytes].concat()
 }
 
 /// Writes the state of a lock. The reply to BREAK does not contain the queue.
-fn key_state(request: &Request, state: &KeyState, note: Option<&[u8]>, out: &mut Vec<u8>) {
+fn write_key_state(request: &Request, state: &KeyState, note: Option<&[u8]>, out: &mut Vec<u8>) {
     let with_queue = !matches!(request, Request::Break { .. });
     let holder = state.holder.as_deref();
-    let own = stored(state.note.as_ref(), state.term);
-    let note = whose(note, own.as_deref(), holder.unwrap_or_default());
+    let own_text = stored(state.note.as_ref(), state.term);
+    let note = note_of_holder(note, own_text.as_deref(), holder.unwrap_or_default());
     let is_shared = !state.holds.is_empty();
     let last = usize::from(is_shared || note.is_some());
-    array(3 + 2 * usize::from(with_queue) + last, out);
+    write_array(3 + 2 * usize::from(with_queue) + last, out);
     bulk(holder, out);
-    ttl(state.ttl_left, out);
+    write_ttl(state.ttl_left, out);
     let counter = state.counter.map(|counter| counter.to_string());
     bulk(counter.as_deref().map(str::as_bytes), out);
     if with_queue {
-        array(state.queue.len(), out);
+        write_array(state.queue.len(), out);
         for waiter in &state.queue {
             bulk(Some(full_id(waiter).as_bytes()), out);
         }
-        array(state.queue.len(), out);
+        write_array(state.queue.len(), out);
         for waiter in &state.queue {
-            ttl(Some(waiter.lives), out);
+            write_ttl(Some(waiter.lives), out);
         }
     }
     if is_shared {
-        array(3 * state.holds.len(), out);
-        state.holds.iter().for_each(|one| hold(one, out));
+        write_array(3 * state.holds.len(), out);
+        state.holds.iter().for_each(|hold| write_hold(hold, out));
     } else if note.is_some() {
         bulk(note.as_deref(), out);
     }
 }
 
 /// Writes one of the holds that share a lock. The note of a hold without a note is empty.
-fn hold(hold: &Hold, out: &mut Vec<u8>) {
-    let own = stored(hold.note.as_ref(), None);
-    let note = whose(None, own.as_deref(), &hold.value);
+fn write_hold(hold: &Hold, out: &mut Vec<u8>) {
+    let own_text = stored(hold.note.as_ref(), None);
+    let note = note_of_holder(None, own_text.as_deref(), &hold.value);
     bulk(Some(&hold.value), out);
-    ttl(Some(hold.lives), out);
+    write_ttl(Some(hold.lives), out);
     bulk(Some(note.as_deref().unwrap_or_default()), out);
 }
 
@@ -270,5 +277,5 @@ pub fn error(fault: &Fault, out: &mut Vec<u8>) {
         | Fault::SameServer(_)
         | Fault::Server(_) => format!("ERR {fault}"),
     };
-    head(b'-', text, out);
+    write_header(b'-', text, out);
 }

@@ -31,19 +31,19 @@ const RUN: &str = "run-7";
 const MOST: u64 = 1 << 53;
 
 fn memory() -> Memory {
-    Memory::of(Some(RUN), false)
+    Memory::new(Some(RUN), false)
 }
 
 /// The scripts of a connection that has loaded all of them. The SHA1 digest of a script is its index.
 fn scripts(checked: bool) -> Scripts {
     let configuration = Configuration::new(1, Fingerprint::new(["a"]), None);
     let mut scripts = match checked {
-        true => Scripts::checked(configuration, RestartGuard::On),
+        true => Scripts::with_marker_check(configuration, RestartGuard::On),
         false => Scripts::default(),
     };
     for script in Script::ALL {
         let sha = format!("{:040}", script as usize);
-        let loaded = scripts.loaded(script, &Value::Bulk(sha.as_bytes()));
+        let loaded = scripts.handle_load_reply(script, &Value::Bulk(sha.as_bytes()));
         loaded.expect("the digest must be accepted");
     }
     scripts
@@ -253,9 +253,9 @@ fn breaks() -> impl Strategy<Value = Request> {
 }
 
 /// Looks at locks, and at slots of semaphores, whose queue has another name.
-fn looks() -> impl Strategy<Value = Request> {
+fn statuses() -> impl Strategy<Value = Request> {
     let key = prop_oneof![key(), slot(Just(1)).prop_map(|claim| claim.key().to_vec()),];
-    key.prop_map(|key| Request::Look { key: key.into() })
+    key.prop_map(|key| Request::Status { key: key.into() })
 }
 
 fn values() -> impl Strategy<Value = Request> {
@@ -322,7 +322,7 @@ fn requests() -> impl Strategy<Value = Request> {
         4 => releases(),
         2 => extensions(),
         1 => breaks(),
-        1 => looks(),
+        1 => statuses(),
         2 => values(),
         1 => notes(),
         1 => lists(),
@@ -341,7 +341,7 @@ fn kind_of(request: &Request) -> usize {
         Request::Confirm { .. } => 1,
         Request::Release { .. } => 2,
         Request::Extend { .. } => 3,
-        Request::Look { .. } => 4,
+        Request::Status { .. } => 4,
         Request::Break { .. } => 5,
         Request::Read { .. } => 6,
         Request::Write { .. } => 7,
@@ -549,7 +549,7 @@ fn answers(request: &Request) -> BoxedStrategy<Answer> {
             let keys = items.iter().map(|item| item.claim.keys().count());
             extended(keys.sum()).boxed()
         }
-        Request::Look { .. } => state(true).boxed(),
+        Request::Status { .. } => state(true).boxed(),
         Request::Break { .. } => state(false).boxed(),
         Request::Read { .. } => prop_oneof![value_read(), Just(Answer::NotOurs), above()].boxed(),
         Request::Write { .. } => {
@@ -639,7 +639,7 @@ proptest! {
     fn many_requests_and_their_answers_pass_through_both_halves(exchanges in together()) {
         let place = |(request, _): &(Request, _)| Placed {
             member: Queued::new(request.clone(), Reply::ignored()),
-            along: 0,
+            followers: 0,
         };
         let run: Vec<Placed<Queued>> = exchanges.iter().map(place).collect();
         let mut bytes = Vec::new();
@@ -681,7 +681,7 @@ proptest! {
             marker: &marker,
         };
         let mut bytes = Vec::new();
-        call.write(&mut scripts(false).call(Script::Age, 0, AgeCall::ARGS, &mut bytes));
+        call.write(&mut scripts(false).begin_call(Script::Age, 0, AgeCall::ARGS, &mut bytes));
         let Some(Received::Age(read)) = received(&words(&bytes), script_of) else {
             panic!("the call must be received");
         };
@@ -813,7 +813,7 @@ fn every_fault_that_a_server_can_cause_is_read_as_the_same_kind() {
         "same_server",
     ];
     for fault in Fault::all() {
-        let request = Request::Look {
+        let request = Request::Status {
             key: b"job"[..].into(),
         };
         let mut out = Vec::new();
@@ -836,7 +836,7 @@ fn every_fault_that_a_server_can_cause_is_read_as_the_same_kind() {
 
 #[test]
 fn stored_note_of_the_server_has_precedence_over_the_note_in_the_answer() {
-    let request = Request::Look {
+    let request = Request::Status {
         key: b"job"[..].into(),
     };
     let answer = Ok(Answer::State(KeyState {

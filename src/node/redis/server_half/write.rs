@@ -2,14 +2,14 @@
 
 use crate::keys::{LEADER, WAKE};
 
-pub(super) fn head(kind: u8, number: impl std::fmt::Display, out: &mut Vec<u8>) {
+pub(super) fn write_header(kind: u8, number: impl std::fmt::Display, out: &mut Vec<u8>) {
     out.push(kind);
     out.extend_from_slice(format!("{number}\r\n").as_bytes());
 }
 
 /// Writes an integer.
 pub fn number(number: i64, out: &mut Vec<u8>) {
-    head(b':', number, out);
+    write_header(b':', number, out);
 }
 
 /// Writes a text; null for `None`.
@@ -17,20 +17,20 @@ pub fn bulk(text: Option<&[u8]>, out: &mut Vec<u8>) {
     let Some(text) = text else {
         return out.extend_from_slice(b"_\r\n");
     };
-    head(b'$', text.len(), out);
+    write_header(b'$', text.len(), out);
     out.extend_from_slice(text);
     out.extend_from_slice(b"\r\n");
 }
 
 /// Writes the beginning of an array. The caller writes this number of values after it.
-pub(super) fn array(len: usize, out: &mut Vec<u8>) {
-    head(b'*', len, out);
+pub(super) fn write_array(len: usize, out: &mut Vec<u8>) {
+    write_header(b'*', len, out);
 }
 
 /// Writes the confirmation that the subscription to a channel has begun (`on` is true) or ended (`on` is false).
 pub fn subscribed(on: bool, channel: &[u8], out: &mut Vec<u8>) {
     let kind: &[u8] = if on { b"subscribe" } else { b"unsubscribe" };
-    head(b'>', 3, out);
+    write_header(b'>', 3, out);
     bulk(Some(kind), out);
     bulk(Some(channel), out);
     number(1, out);
@@ -48,7 +48,7 @@ pub fn announcement(key: &[u8]) -> Vec<u8> {
 
 fn message(channel: &[u8], text: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    head(b'>', 3, &mut out);
+    write_header(b'>', 3, &mut out);
     for word in [b"message", channel, text] {
         bulk(Some(word), &mut out);
     }

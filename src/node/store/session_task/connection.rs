@@ -18,25 +18,29 @@ impl<S: Store> SessionTask<S> {
     pub(super) async fn connect(&mut self) -> Result<Online<S::Session>, Fault> {
         let shared = self.shared.clone();
         let limit = shared.context().connect_timeout;
-        let asked = self.now();
-        let connected = self.wait_apart(asked + limit, shared.store.connect()).await;
+        let asked_at = self.now();
+        let connected = self
+            .wait_without_session(asked_at + limit, shared.store.connect())
+            .await;
         let (session, greeting) = connected.unwrap_or_else(|| Err(Fault::NoConnection(limit)))?;
-        self.greet(session, greeting, asked)
+        self.accept_greeting(session, greeting, asked_at)
     }
 
-    /// Stores the facts from the server's greeting, which was requested at `asked`.
-    fn greet(
+    /// Stores the facts from the server's greeting, which was requested at `asked_at`.
+    fn accept_greeting(
         &mut self,
         session: S::Session,
         greeting: Greeting,
-        asked: Instant,
+        asked_at: Instant,
     ) -> Result<Online<S::Session>, Fault> {
         let (context, now) = (self.shared.context(), self.now());
         let name = self.shared.store.name();
-        let guarded = self.guarded(&greeting, now);
-        let enter = |server| context.roster.enter(server, name);
+        let guarded_until = self.guarded_until(&greeting, now);
+        let enter = |server| context.roster.claim_vote(server, name);
         let vote = greeting.server.as_deref().map(enter).transpose()?;
-        let withheld = vote.as_ref().map_or(Duration::ZERO, |vote| vote.withheld);
+        let withheld = vote
+            .as_ref()
+            .map_or(Duration::ZERO, |vote| vote.withheld_for);
         if !withheld.is_zero() {
             warn_seldom!(
                 (self.shared.repeats, "moved", now),
@@ -44,43 +48,45 @@ impl<S: Store> SessionTask<S> {
                 "another address led to this server before, so its votes are ignored until max_ttl has passed"
             );
         }
-        tracing::debug!(node = %name, session = self.number, "connected");
+        tracing::debug!(node = %name, session = self.index, "connected");
         self.time.forget();
         // Learn the store's date before the first request: a request that the cache answers brings no date.
-        self.time.learn_date(session.date(), asked, now);
+        self.time.learn_date(session.date(), asked_at, now);
         if greeting.uptime.is_some() {
             self.cache.mark_all_doubtful();
         }
         Ok(Online {
             session,
-            lasts: greeting.uptime.is_none() || context.restart_guard == RestartGuard::Off,
+            is_durable: greeting.uptime.is_none() || context.restart_guard == RestartGuard::Off,
             run: greeting.run,
-            quarantined_until: guarded.max(now + withheld),
+            quarantined_until: guarded_until.max(now + withheld),
             _vote: vote,
-            since: now,
+            connected_at: now,
             last_answer: now,
         })
     }
 
     /// The time until which the votes of the server do not count, because it may have forgotten a lock (docs/protocol.md,
     /// "Restart guard").
-    fn guarded(&self, greeting: &Greeting, now: Instant) -> Instant {
+    fn guarded_until(&self, greeting: &Greeting, now: Instant) -> Instant {
         let (context, never) = (self.shared.context(), Instant::from_nanos(0));
-        let acquaintance = &self.shared.acquaintance;
-        let first = acquaintance.is_first_run(greeting.run.as_str());
+        let run_history = &self.shared.run_history;
+        let is_first_run = run_history.is_first_run(greeting.run.as_str());
         if context.restart_guard == RestartGuard::Off {
             return never;
         }
         let uptime = greeting.uptime;
-        let uptime = uptime.filter(|_| context.restart_guard == RestartGuard::On || !first);
-        let young = uptime.and_then(|up| quarantined_until(now, up.as_secs(), context.max_ttl));
+        let uptime = uptime.filter(|_| context.restart_guard == RestartGuard::On || !is_first_run);
+        let young_until =
+            uptime.and_then(|uptime| quarantined_until(now, uptime.as_secs(), context.max_ttl));
         // The address may lead to another server now. A restart of a server that loses nothing is not a change.
         let server = match (&greeting.server, greeting.uptime) {
             (_, Some(_)) => Some(greeting.run.as_str()),
             (server, None) => server.as_deref(),
         };
-        let other = server.map(|server| acquaintance.guarded(server, now, context.max_ttl));
-        let until = young.max(other).unwrap_or(never);
+        let moved_until =
+            server.map(|server| run_history.guarded_until(server, now, context.max_ttl));
+        let until = young_until.max(moved_until).unwrap_or(never);
         if until > now {
             warn_seldom!(
                 (self.shared.repeats, "restarted", now),
@@ -91,14 +97,14 @@ impl<S: Store> SessionTask<S> {
         until
     }
 
-    /// Runs the future `what` while there is no session. Meanwhile, refuses requests that have waited too long for a
+    /// Runs the future `future` while there is no session. Meanwhile, refuses requests that have waited too long for a
     /// session. Returns `None` if the time `until` was reached, or if the task may end.
-    pub(super) async fn wait_apart<T>(
+    pub(super) async fn wait_without_session<T>(
         &mut self,
         until: Instant,
-        what: impl Future<Output = T>,
+        future: impl Future<Output = T>,
     ) -> Option<T> {
-        let mut what = pin!(what);
+        let mut future = pin!(future);
         let shared = self.shared.clone();
         let runtime = &shared.context().runtime;
         loop {
@@ -106,39 +112,44 @@ impl<S: Store> SessionTask<S> {
             if self.outage.is_refusing(now) {
                 self.refuse_all();
             }
-            let done = now >= until || self.is_over();
+            let must_stop = now >= until || self.is_over();
             let waits_until = self.outage.waits_until();
-            let at = waits_until.map_or(until, |waits_until| waits_until.min(until));
-            let mut timer = runtime.sleep_until(if done { now } else { at });
-            let mailbox = &shared.mailboxes[self.number];
-            let found = std::future::poll_fn(|cx| {
+            let wake_at = waits_until.map_or(until, |waits_until| waits_until.min(until));
+            let mut timer = runtime.sleep_until(if must_stop { now } else { wake_at });
+            let mailbox = &shared.mailboxes[self.index];
+            let output = std::future::poll_fn(|cx| {
                 mailbox.register(cx.waker());
-                if let Poll::Ready(found) = what.as_mut().poll(cx) {
-                    return Poll::Ready(Some(found));
+                if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                    return Poll::Ready(Some(output));
                 }
-                if done || (waits_until.is_none() && mailbox.has_any()) {
+                if must_stop || (waits_until.is_none() && mailbox.has_any()) {
                     return Poll::Ready(None);
                 }
                 timer.as_mut().poll(cx).map(|()| None)
             })
             .await;
-            if found.is_some() || done {
-                return found;
+            if output.is_some() || must_stop {
+                return output;
             }
         }
     }
 
     /// Handles the loss of the session, or the failure to open one. Returns the pause before the next try.
-    pub(super) fn lose(&mut self, fault: Fault, lived: Option<Duration>) -> Duration {
-        let (wait, now) = (self.shared.traits.timeout, self.now());
+    pub(super) fn record_loss(
+        &mut self,
+        fault: Fault,
+        connection_age: Option<Duration>,
+    ) -> Duration {
+        let (wait_time, now) = (self.shared.traits.timeout, self.now());
         let log = (self.shared.store.name(), &self.shared.repeats);
-        self.outage.begin(fault, lived, wait, now, log)
+        self.outage
+            .handle_failure(fault, connection_age, wait_time, now, log)
     }
 
     /// Answers all requests in the mailbox with the reason why there is no session.
     pub(super) fn refuse_all(&mut self) {
         let fault = self.outage.fault().clone();
-        self.shared.mailboxes[self.number].take(usize::MAX, &mut self.batch);
+        self.shared.mailboxes[self.index].take(usize::MAX, &mut self.batch);
         for queued in self.batch.drain(..) {
             self.pending_releases.keep(&queued);
             queued.answer(Err(fault.clone()));
@@ -148,8 +159,8 @@ impl<S: Store> SessionTask<S> {
     /// Abandons the session: answers the jobs in progress with `fault`, and remembers which changes may still take
     /// effect.
     pub(super) fn abandon(&mut self, fault: &Fault) {
-        let risky = std::mem::take(&mut self.risky);
-        for name in &risky {
+        let unanswered_records = std::mem::take(&mut self.unanswered_records);
+        for name in &unanswered_records {
             #[cfg(feature = "seeded-bugs")]
             if crate::node::store::flaw::has(crate::node::store::flaw::StoreFlaw::Unsoiled) {
                 self.cache.mark_doubtful(name);
@@ -157,21 +168,24 @@ impl<S: Store> SessionTask<S> {
             }
             self.cache.mark_dirty(name);
         }
-        let unknown = match fault {
+        let unknown_outcome = match fault {
             fault if !fault.left_nothing() => fault.clone(),
             fault => Fault::Disconnected(fault.to_string().into()),
         };
         for job in std::mem::take(&mut self.jobs) {
-            let touched = job.names.iter().any(|name| risky.contains(name));
-            let fault = if touched { &unknown } else { fault };
-            for asked in job.asked {
-                self.pending_releases.keep(&asked.queued);
-                asked.queued.answer(Err(fault.clone()));
+            let is_touched = job
+                .names
+                .iter()
+                .any(|name| unanswered_records.contains(name));
+            let fault = if is_touched { &unknown_outcome } else { fault };
+            for request in job.requests {
+                self.pending_releases.keep(&request.queued);
+                request.queued.answer(Err(fault.clone()));
             }
         }
         for queued in self.batch.drain(..) {
             queued.answer(Err(fault.clone()));
         }
-        self.shared.mailboxes[self.number].rest();
+        self.shared.mailboxes[self.index].mark_idle();
     }
 }

@@ -17,7 +17,7 @@ impl<S: Store> SessionTask<S> {
                 return Ok(());
             };
             let page = page.clone();
-            let answer = self.names(online, &page).await?;
+            let answer = self.list_page(online, &page).await?;
             if let Some(queued) = self.batch.pop() {
                 queued.answer(Ok(answer));
             }
@@ -25,15 +25,15 @@ impl<S: Store> SessionTask<S> {
         Ok(())
     }
 
-    async fn names(
+    async fn list_page(
         &mut self,
         online: &mut Online<S::Session>,
         page: &Page,
     ) -> Result<Answer, Fault> {
-        let asked = self.now();
+        let asked_at = self.now();
         let Clocked { what, clock } = online.session.page(page.cursor, page.count).await?;
-        let answered = self.learn_time(online, clock, asked);
-        let (now, moment) = self.moment(answered).unwrap_or((0, Moment::from(0)));
+        let answered_at = self.learn_time(online, clock, asked_at);
+        let (now, moment) = self.moment(answered_at).unwrap_or((0, Moment::from(0)));
         let mut master = Master::default();
         for (name, record) in &what {
             if record.fault.is_some() {
@@ -52,8 +52,8 @@ impl<S: Store> SessionTask<S> {
         let request = Request::List {
             page: Arc::new(page.clone()),
         };
-        let more = what.len() >= usize::try_from(page.count).unwrap_or(usize::MAX);
-        let next = if more {
+        let has_more = what.len() >= usize::try_from(page.count).unwrap_or(usize::MAX);
+        let next = if has_more {
             page.cursor + what.len() as u64
         } else {
             0

@@ -14,31 +14,31 @@ impl<S: Store> SessionTask<S> {
             &*shared.context().runtime,
             self.now() + shared.traits.timeout,
         );
-        let swept = limit.wait(self.sweep_some(online)).await;
-        swept.unwrap_or(Err(Fault::Stalled))
+        let result = limit.wait(self.sweep_page(online)).await;
+        result.unwrap_or(Err(Fault::Stalled))
     }
 
-    async fn sweep_some(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
+    async fn sweep_page(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         let now = self.now();
         // If the server's time is unknown, use 0, so that no item counts as expired.
-        let time = self.time.now(now).map_or(0, |(least, _)| least);
+        let time = self.time.now(now).map_or(0, |(earliest, _)| earliest);
         let date = self.time.removal_date(now);
         let obsolete = self.sweep.obsolete(now, (time, date), &self.cache);
         if !obsolete.is_empty() {
             for (name, _) in &obsolete {
-                self.cache.forget(name);
+                self.cache.remove(name);
             }
             online.session.remove(&obsolete).await?;
         }
         // Only one session of this process reads the pages of the store to find obsolete records.
-        if *self.shared.pager.get_or_init(|| self.number) != self.number || !self.cache.has_room() {
+        if *self.shared.pager.get_or_init(|| self.index) != self.index || !self.cache.has_room() {
             return Ok(());
         }
-        let asked = self.now();
+        let asked_at = self.now();
         let Clocked { what, clock } = online.session.page(self.sweep.page(), PAGE).await?;
-        let answered = self.learn_time(online, clock, asked);
-        self.sweep.looked(what.len());
-        let Some((_, moment)) = self.moment(answered) else {
+        let answered_at = self.learn_time(online, clock, asked_at);
+        self.sweep.advance_page(what.len());
+        let Some((_, moment)) = self.moment(answered_at) else {
             return Ok(());
         };
         for (name, record) in what.into_iter().filter(|(_, record)| record.version > 0) {

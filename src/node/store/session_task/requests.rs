@@ -6,7 +6,7 @@ use super::{Online, SessionTask};
 use crate::node::actor::mailbox::Queued;
 use crate::node::store::codec::StoredItem;
 use crate::node::store::contract::{Clocked, Commit, Committed, Session, Store, WaitLock};
-use crate::node::store::job::{Asked, Decision, Job, Setting, WATCHED};
+use crate::node::store::job::{Decision, DecisionInput, Job, JobRequest, SUBSCRIPTION_TIME};
 use crate::node::store::listening::QueuedWaiter;
 use crate::node::store::names::{self, Name};
 use crate::node::store::wait_lock;
@@ -15,32 +15,32 @@ use crate::node::{Answer, Claim, Fault, Request};
 
 /// The largest number of wait locks that the task stores in order to release them with its next commit. All other wait
 /// locks are released when the session ends.
-const MOST_WAIT_LOCKS: usize = 1024;
+const MAX_WAIT_LOCKS: usize = 1024;
 
 impl<S: Store> SessionTask<S> {
     /// Executes all jobs and list requests. If there are none, reads the store's clock to check that the store answers.
     pub(super) async fn serve(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
         self.cache.start_batch();
         if self.jobs.is_empty() && self.batch.is_empty() {
-            return self.read(online, true).await;
+            return self.load_records(online, true).await;
         }
         // Stop in time: if the timeout of the store passed here, the session would end.
-        let patient = self.now() + self.shared.traits.timeout / 4 * 3;
+        let serve_until = self.now() + self.shared.traits.timeout / 4 * 3;
         while !self.jobs.is_empty() {
-            if self.now() >= patient {
-                self.step_back();
+            if self.now() >= serve_until {
+                self.refuse_jobs();
                 break;
             }
             // One round: read what the jobs need, decide all jobs, and commit their changes together.
-            self.read(online, false).await?;
+            self.load_records(online, false).await?;
             let mut commits = Vec::new();
-            let mut open = Vec::new();
+            let mut open_jobs = Vec::new();
             for mut job in std::mem::take(&mut self.jobs) {
                 self.stamp = self.stamp.wrapping_add(1);
                 let now = self.now();
                 // Read the wall clock after `now`, so that a new lease never seems older than it is.
                 let wall = self.shared.context().runtime.wall_micros();
-                let setting = Setting {
+                let input = DecisionInput {
                     time: &self.time,
                     now,
                     stamp: self.stamp,
@@ -50,24 +50,24 @@ impl<S: Store> SessionTask<S> {
                     wait_locks: self.shared.traits.looks,
                 };
                 // Unchanged jobs are done. Changed jobs need a commit. A job that may rest on old records reads again.
-                match job.decide(&self.cache, &setting) {
-                    Decision::Same => {
+                match job.decide(&self.cache, &input) {
+                    Decision::NoChange => {
                         if self.shared.traits.looks {
-                            self.keep_wait_locks(&job);
+                            self.queue_wait_lock_releases(&job);
                         }
-                        self.finish(job, online);
+                        self.answer_job(job, online);
                     }
                     Decision::Change(commit, stored) => {
                         commits.push((commit, stored));
-                        open.push(job);
+                        open_jobs.push(job);
                     }
-                    Decision::Unsure => {
-                        job.stale = true;
+                    Decision::NeedsRead => {
+                        job.is_stale = true;
                         self.jobs.push(job);
                     }
                 }
             }
-            self.change(online, open, commits).await?;
+            self.commit_jobs(online, open_jobs, commits).await?;
         }
         self.list(online).await
     }
@@ -75,50 +75,54 @@ impl<S: Store> SessionTask<S> {
     /// Answers all unfinished jobs with `Overloaded`. None of their commits took effect.
     ///
     /// Called before the store's timeout, because a timeout ends the session.
-    fn step_back(&mut self) {
-        for asked in std::mem::take(&mut self.jobs)
+    fn refuse_jobs(&mut self) {
+        for request in std::mem::take(&mut self.jobs)
             .into_iter()
-            .flat_map(|job| job.asked)
+            .flat_map(|job| job.requests)
         {
-            self.pending_releases.keep(&asked.queued);
-            asked.queued.answer(Err(Fault::Overloaded));
+            self.pending_releases.keep(&request.queued);
+            request.queued.answer(Err(Fault::Overloaded));
         }
     }
 
     /// Reads the records that the jobs use, if the cache does not have them or may have an outdated state. If `clock`
     /// is true, the store is asked for its clock even if no record has to be read.
-    async fn read(&mut self, online: &mut Online<S::Session>, clock: bool) -> Result<(), Fault> {
+    async fn load_records(
+        &mut self,
+        online: &mut Online<S::Session>,
+        must_read_clock: bool,
+    ) -> Result<(), Fault> {
         let now = self.now();
-        let no_time = self.time.now(now).is_none();
+        let has_no_time = self.time.now(now).is_none();
         let mut names: Vec<Name> = Vec::new();
         for job in &mut self.jobs {
-            let known = self.cache.all(&job.names).is_some();
-            let fresh = self.cache.are_fresh(&job.names);
-            if !known || (job.stale && !fresh) {
+            let is_cached = self.cache.get_all(&job.names).is_some();
+            let is_fresh = self.cache.are_fresh(&job.names);
+            if !is_cached || (job.is_stale && !is_fresh) {
                 names.extend(job.names.iter().cloned());
             }
-            job.stale = false;
+            job.is_stale = false;
         }
         names.sort_unstable();
         names.dedup();
-        if names.is_empty() && !no_time && !clock {
+        if names.is_empty() && !has_no_time && !must_read_clock {
             return Ok(());
         }
         let Clocked { what, clock } = online.session.load(&names).await?;
-        let answered = self.learn_time(online, clock, now);
-        let Some((_, moment)) = self.moment(answered) else {
+        let answered_at = self.learn_time(online, clock, now);
+        let Some((_, moment)) = self.moment(answered_at) else {
             return Err(Fault::Server("the store's clock does not advance".into()));
         };
         for (name, record) in names.iter().zip(&what) {
             if !self.cache.read(name, record, moment) {
-                let shown = name.escape_ascii();
+                let name_text = name.escape_ascii();
                 let fault = record.fault.clone().unwrap_or_else(|| {
                     let why = format!(
-                        "the record of {shown} was not written by quorate and is not changed"
+                        "the record of {name_text} was not written by quorate and is not changed"
                     );
                     Fault::Server(why.into())
                 });
-                self.answer_all_of(name, &fault);
+                self.refuse_record(name, &fault);
             }
         }
         Ok(())
@@ -126,23 +130,26 @@ impl<S: Store> SessionTask<S> {
 
     /// Sends the answer `fault` to every request that needs the record `name`. A request for several locks is split, so
     /// that its other locks can still get an answer.
-    fn answer_all_of(&mut self, name: &Name, fault: &Fault) {
-        let of = |job: &Job| job.names.contains(name);
-        let (odd, rest) = std::mem::take(&mut self.jobs).into_iter().partition(of);
+    fn refuse_record(&mut self, name: &Name, fault: &Fault) {
+        let uses_record = |job: &Job| job.names.contains(name);
+        let (affected, rest) = std::mem::take(&mut self.jobs)
+            .into_iter()
+            .partition(uses_record);
         self.jobs = rest;
-        let odd: Vec<Job> = odd;
-        for asked in odd.into_iter().flat_map(|job| job.asked) {
-            let about = |queued: &Queued| names::of_request(&queued.request).contains(name);
-            let parts = if asked.queued.is_of_several() && about(&asked.queued) {
-                asked.queued.split()
+        let affected: Vec<Job> = affected;
+        for request in affected.into_iter().flat_map(|job| job.requests) {
+            let uses_name =
+                |queued: &Queued| names::records_of_request(&queued.request).contains(name);
+            let parts = if request.queued.is_of_several() && uses_name(&request.queued) {
+                request.queued.split()
             } else {
-                vec![asked.queued]
+                vec![request.queued]
             };
             for queued in parts {
-                if about(&queued) {
+                if uses_name(&queued) {
                     queued.answer(Err(fault.clone()));
                 } else {
-                    Job::sort(&mut self.jobs, queued);
+                    Job::add_to(&mut self.jobs, queued);
                 }
             }
         }
@@ -150,10 +157,10 @@ impl<S: Store> SessionTask<S> {
 
     /// Commits the decided jobs. If another session has changed a record of a job since the record was read, the commit
     /// has no effect, and the job is decided again.
-    async fn change(
+    async fn commit_jobs(
         &mut self,
         online: &mut Online<S::Session>,
-        mut open: Vec<Job>,
+        mut open_jobs: Vec<Job>,
         commits: Vec<(Commit, Vec<Vec<StoredItem>>)>,
     ) -> Result<(), Fault> {
         if commits.is_empty() {
@@ -162,48 +169,52 @@ impl<S: Store> SessionTask<S> {
         // The first commit also releases wait locks of earlier jobs. The task delivers wake-ups to itself directly.
         let (mut commits, stored): (Vec<Commit>, Vec<Vec<Vec<StoredItem>>>) =
             commits.into_iter().unzip();
-        if let Some(first) = commits.first_mut() {
-            first.wait_locks.append(&mut self.wait_locks);
+        if let Some(first_commit) = commits.first_mut() {
+            first_commit.wait_locks.append(&mut self.wait_locks);
         }
         let mut stored = stored.into_iter();
-        let own: Vec<Vec<Vec<u8>>> = commits.iter_mut().map(|commit| self.own(commit)).collect();
-        let mut own = own.into_iter();
+        let own_messages: Vec<Vec<Vec<u8>>> = commits
+            .iter_mut()
+            .map(|commit| self.take_own_messages(commit))
+            .collect();
+        let mut own_messages = own_messages.into_iter();
         // Put the open jobs back before the first await. If this future is dropped, they still get an answer.
-        self.jobs.append(&mut open);
-        let first = self.jobs.len() - commits.len();
-        let mut done = Vec::new();
+        self.jobs.append(&mut open_jobs);
+        let first_job = self.jobs.len() - commits.len();
+        let mut were_committed = Vec::new();
         for chunk in commits.chunks(self.shared.traits.batch.max(1)) {
             let changes = chunk.iter().flat_map(|commit| &commit.changes);
-            // If this or a later call of `commit` fails, requests for the records in `risky` get a fault.
-            self.risky.extend(changes.map(|change| change.name.clone()));
-            let asked = self.now();
+            // If this or a later call of `commit` fails, requests for the records in `unanswered_records` get a fault.
+            self.unanswered_records
+                .extend(changes.map(|change| change.name.clone()));
+            let asked_at = self.now();
             let Clocked { what, clock } = online.session.commit(chunk).await?;
-            self.learn_time(online, clock, asked);
+            self.learn_time(online, clock, asked_at);
             for (commit, committed) in chunk.iter().zip(what) {
-                let (stored, own) = (stored.next(), own.next());
+                let (stored, own_messages) = (stored.next(), own_messages.next());
                 // Another session was faster. The cache is outdated, so read the records again.
                 let (Committed::Done(versions), Some(stored)) = (committed, stored) else {
                     for change in &commit.changes {
                         self.cache.mark_doubtful(&change.name);
                     }
-                    done.push(false);
+                    were_committed.push(false);
                     continue;
                 };
                 for ((change, version), stored) in commit.changes.iter().zip(versions).zip(stored) {
                     self.cache.note_written(&change.name, version, stored);
                 }
-                self.deliver_own(&own.unwrap_or_default());
-                done.push(true);
+                self.deliver_own(&own_messages.unwrap_or_default());
+                were_committed.push(true);
             }
         }
         // All commits have an answer. Finish the jobs that took effect, and let the others read again.
-        self.risky.clear();
-        let open = self.jobs.split_off(first);
-        for (mut job, done) in open.into_iter().zip(done) {
-            if done {
-                self.finish(job, online);
+        self.unanswered_records.clear();
+        let open_jobs = self.jobs.split_off(first_job);
+        for (mut job, is_committed) in open_jobs.into_iter().zip(were_committed) {
+            if is_committed {
+                self.answer_job(job, online);
             } else {
-                job.stale = true;
+                job.is_stale = true;
                 self.jobs.push(job);
             }
         }
@@ -212,44 +223,44 @@ impl<S: Store> SessionTask<S> {
 
     /// Removes from the commit all wake-ups for this process, and returns their messages. The task delivers them
     /// directly, without the store.
-    fn own(&self, commit: &mut Commit) -> Vec<Vec<u8>> {
+    fn take_own_messages(&self, commit: &mut Commit) -> Vec<Vec<u8>> {
         let Some(subscriber) = self.shared.subscriber.get() else {
             return Vec::new();
         };
-        let ours = commit
+        let own_wakes = commit
             .wakes
             .extract_if(.., |wake| wake.process == subscriber.process);
-        ours.map(|wake| wake.word).collect()
+        own_wakes.map(|wake| wake.word).collect()
     }
 
-    fn deliver_own(&self, words: &[Vec<u8>]) {
+    fn deliver_own(&self, messages: &[Vec<u8>]) {
         if let Some(subscriber) = self.shared.subscriber.get() {
-            for word in words {
-                deliver(subscriber, word);
+            for message in messages {
+                deliver(subscriber, message);
             }
         }
     }
 
     /// Passes the answers of a job to their callers.
-    fn finish(&mut self, job: Job, online: &Online<S::Session>) {
+    fn answer_job(&mut self, job: Job, online: &Online<S::Session>) {
         let now = self.now();
-        for Asked { queued, answer } in job.asked {
+        for JobRequest { queued, answer } in job.requests {
             let mut answer = answer.unwrap_or(Err(Fault::Withdrawn));
             if self.shared.traits.looks {
                 self.note_waiter(&queued.request, &answer);
             }
             match (&queued.request, &mut answer) {
                 (Request::Watch { key, on: true }, Ok(_)) => {
-                    let next = now + WATCHED / 3;
-                    self.watched.insert(key.clone(), next);
+                    let next = now + SUBSCRIPTION_TIME / 3;
+                    self.watch_renewals.insert(key.clone(), next);
                 }
-                (Request::Watch { key, .. }, Ok(_)) => drop(self.watched.remove(key)),
+                (Request::Watch { key, .. }, Ok(_)) => drop(self.watch_renewals.remove(key)),
                 (_, Ok(Answer::Value { stored, .. })) => {
-                    if let Some(stored) = stored.as_mut().filter(|_| online.lasts) {
+                    if let Some(stored) = stored.as_mut().filter(|_| online.is_durable) {
                         stored.trusted = true;
                     }
                 }
-                (_, Ok(Answer::Released(_))) => self.pending_releases.delivered(),
+                (_, Ok(Answer::Released(_))) => self.pending_releases.reset_pause(),
                 _ => {}
             }
             queued.answer(answer);
@@ -258,15 +269,15 @@ impl<S: Store> SessionTask<S> {
 
     /// Stores which client is directly ahead of the waiter in the queue. Only a listener that polls needs this.
     fn note_waiter(&self, request: &Request, answer: &Result<Answer, Fault>) {
-        let (claim, waits) = match (request, answer) {
+        let (claim, is_waiting) = match (request, answer) {
             (Request::Acquire { claim, .. }, Ok(Answer::Granted { .. }))
             | (Request::Release { claim, leave: true }, _) => (claim, false),
             (Request::Acquire { claim, .. }, Ok(Answer::Refused { .. })) => (claim, true),
             _ => return,
         };
         let Some(ticket) = claim.ticket() else { return };
-        let names = names::of_claim(claim);
-        let waiter = waits.then(|| QueuedWaiter {
+        let names = names::records_of_claim(claim);
+        let waiter = is_waiting.then(|| QueuedWaiter {
             id: ticket.waiter.clone(),
             behind: self.client_ahead(claim, &names),
         });
@@ -276,19 +287,22 @@ impl<S: Store> SessionTask<S> {
     /// The name of the wait lock (a named lock of the server) that belongs to the client directly ahead of this claim's
     /// waiter. `None` if different clients are ahead at different keys, or if the records are not cached.
     fn client_ahead(&self, claim: &Claim, names: &[Name]) -> Option<Arc<str>> {
-        let known = self.cache.all(names)?;
-        let items: Vec<_> = known.iter().flat_map(|(_, stored)| stored.iter()).collect();
-        wait_lock::ahead_of(claim, &items)
+        let cached_records = self.cache.get_all(names)?;
+        let items: Vec<_> = cached_records
+            .iter()
+            .flat_map(|(_, stored)| stored.iter())
+            .collect();
+        wait_lock::lock_of_client_ahead(claim, &items)
     }
 
     /// Stores the wait locks that the session no longer needs after `job`. The session's next commit, for any job,
     /// releases them.
-    fn keep_wait_locks(&mut self, job: &Job) {
-        let known = self.cache.all(&job.names).unwrap_or_default();
-        let after = known.iter().flat_map(|(_, stored)| stored.iter());
+    fn queue_wait_lock_releases(&mut self, job: &Job) {
+        let cached_records = self.cache.get_all(&job.names).unwrap_or_default();
+        let after = cached_records.iter().flat_map(|(_, stored)| stored.iter());
         let changes = job.wait_locks(after).into_iter();
         let released = changes.filter(|change| matches!(change, WaitLock::Release(_)));
-        let room = MOST_WAIT_LOCKS.saturating_sub(self.wait_locks.len());
+        let room = MAX_WAIT_LOCKS.saturating_sub(self.wait_locks.len());
         self.wait_locks.extend(released.take(room));
     }
 }

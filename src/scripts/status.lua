@@ -1,4 +1,4 @@
--- LOOK: reads the state of a lock.
+-- STATUS: reads the state of a lock.
 -- KEYS: lock. ARGV: the name of its queue if that is not the lock key (a slot uses its semaphore's queue).
 -- Reply, a list:
 -- - the first 96 bytes of the value, or nil
