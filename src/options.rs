@@ -64,7 +64,7 @@ pub(crate) fn check_max_hold(max_hold: Duration) -> Result<(), BuildError> {
 }
 
 pub(crate) fn check_note(note: &NoteText) -> Result<(), BuildError> {
-    match note.too_long() {
+    match note.excess_length() {
         Some(bytes) => Err(BuildError::NoteTooLong(bytes)),
         None => Ok(()),
     }
@@ -73,7 +73,7 @@ pub(crate) fn check_note(note: &NoteText) -> Result<(), BuildError> {
 impl Options {
     /// The full text of a lock's note; `None` if the lock has no note.
     pub(crate) fn note_text(&self, note: &NoteText) -> Option<Arc<str>> {
-        self.notes.as_ref()?.says(note)
+        self.notes.as_ref()?.note_body(note)
     }
 
     pub(crate) fn check(&self) -> Result<(), BuildError> {

@@ -334,7 +334,7 @@ impl Redlock {
             prefix: coordinator.prefix.clone(),
             fencing: coordinator.fencing,
             fair: self.core.options.fair,
-            unheard_of: format!("{:032x}", u128::from_be_bytes(random_bytes)).into(),
+            unused_word: format!("{:032x}", u128::from_be_bytes(random_bytes)).into(),
         }
     }
 

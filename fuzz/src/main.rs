@@ -48,16 +48,16 @@ fn record_redis(corpus: &Path) -> Result<()> {
         let mut stream = TcpStream::connect(server.addr())?;
         stream.set_read_timeout(Some(Duration::from_millis(100)))?;
         let (mut input, mut chunk) = (vec![first_byte], vec![0; 64 << 10]);
-        conversation.driver.turn(quorate::Instant::now());
+        conversation.driver.advance(quorate::Instant::now());
         conversation.driver.dialed(quorate::Instant::now());
         while !conversation.is_finished() {
-            stream.write_all(&conversation.driver.turn(quorate::Instant::now()).bytes)?;
+            stream.write_all(&conversation.driver.advance(quorate::Instant::now()).bytes)?;
             // After a request without an answer, no bytes arrive, and the next request is sent.
             let length = stream.read(&mut chunk).unwrap_or(0);
             if length > 0 {
                 conversation
                     .driver
-                    .hear(&chunk[..length], quorate::Instant::now());
+                    .receive_bytes(&chunk[..length], quorate::Instant::now());
                 input.extend(&chunk[..length]);
                 input.extend(SEPARATOR);
             }

@@ -288,10 +288,10 @@ pub fn run(input: &[u8]) -> Depth {
     let mut conversation = Conversation::new("redis://127.0.0.1:6379", first_byte);
     let mut now = Instant::from_nanos(1);
     while !remaining_input.is_empty() {
-        let turn = conversation.driver.turn(now);
+        let turn = conversation.driver.advance(now);
         match turn.stage {
             Stage::Dial => conversation.driver.dialed(now),
-            Stage::Talk => {
+            Stage::Transfer => {
                 let separator = remaining_input
                     .windows(2)
                     .position(|pair| pair == SEPARATOR);
@@ -303,19 +303,19 @@ pub fn run(input: &[u8]) -> Depth {
                         )
                     });
                 now = now + Duration::from_millis(1);
-                conversation.driver.hear(chunk, now);
+                conversation.driver.receive_bytes(chunk, now);
                 conversation.send_next();
                 remaining_input = after_chunk;
             }
             // After a loss of the connection, each later chunk arrives on a new connection.
-            Stage::Rest => match turn.wake_at {
+            Stage::Pause => match turn.wake_at {
                 Some(wake_at) => {
                     now = wake_at.max(now + Duration::from_millis(1));
                     conversation.driver.tick(now);
                 }
                 None => break,
             },
-            Stage::Over => break,
+            Stage::End => break,
         }
     }
     let Conversation {

@@ -157,7 +157,7 @@ impl<'a> QueuePlace<'a> {
             let runtime = &coordinator.runtime;
             let waited = runtime.now().saturating_since(waiting_since).as_millis() as u64;
             let since_ms = (runtime.wall_micros() / 1000).saturating_sub(waited);
-            waiter = waiter_id::describe(&waiter, &notes.identity().of_connection(), since_ms);
+            waiter = waiter_id::describe(&waiter, &notes.identity().connection_label(), since_ms);
         }
         let ticket = Ticket {
             waiter: waiter.into(),

@@ -52,7 +52,7 @@ impl RedlockBuilder {
             wait: self.settings.wait(),
             retry: self.retry.clone(),
             max_hold: self.settings.max_hold,
-            notes: fencing.then(|| Notes::of(self.identity())),
+            notes: fencing.then(|| Notes::new(self.identity())),
             note: self.note.clone(),
         };
         options.check()?;
@@ -278,7 +278,7 @@ impl RedlockBuilder {
         node_timeout: Duration,
         context: &Context,
     ) -> Result<Members, BuildError> {
-        let name = Identity::of_this_process().of_connection();
+        let name = Identity::of_this_process().connection_label();
         let sets = self.sets()?;
         let options = self.node_options(node_timeout, &name, &sets, context)?;
         let new_node =

@@ -149,7 +149,7 @@ impl ValueCarrier<'_> {
             .redlock
             .masters_change()
             .map_err(|error| CarryResult::Undecided(error.to_string()))?;
-        match change.send_order(&ChangeOrder::Look).await {
+        match change.send_order(&ChangeOrder::ReadState).await {
             survey if survey.is_any_open() => Err(CarryResult::Nowhere),
             survey
                 if survey

@@ -6,7 +6,7 @@ use super::fault::Fault;
 use super::note::Note;
 use super::token::is_of_quorate;
 use super::value::{ServerRun, StoredValue};
-use super::waiter_id::{self, Described};
+use super::waiter_id::{self, WaiterDescription};
 
 /// The state of a lock on one master.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Waiter {
     /// - `id`: the full id in the master's queue. It can include host, process id and start of the wait.
     /// - `lives`: the remaining TTL of the waiter's place in the queue.
     pub fn new(id: String, lives: Duration) -> Self {
-        let (id, Described { host, pid, since }) = waiter_id::read(&id);
+        let (id, WaiterDescription { host, pid, since }) = waiter_id::read(&id);
         Self {
             id,
             lives,

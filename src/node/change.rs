@@ -18,7 +18,7 @@ pub(crate) type Counter = (Vec<u8>, u64);
 pub enum ChangeOrder {
     /// Changes nothing: only reads the master's state.
     #[default]
-    Look,
+    ReadState,
     /// Connects, and reads only the run id.
     Identify,
     /// Finds the rights that the user lacks for a replacement of the masters. Changes no lock and no value.
@@ -140,7 +140,7 @@ pub enum ClientKind {
 }
 
 /// Prefixes of the names of commands with which other Redlock clients take locks.
-const TAKES: [&str; 4] = ["eval", "fcall", "set", "exec"];
+const TAKING_COMMANDS: [&str; 4] = ["eval", "fcall", "set", "exec"];
 
 /// Parses the part of a connection's name after `quorate/`: the client's step of the replacement, and the fingerprint
 /// of its masters. `None` if the part has another form.
@@ -174,7 +174,12 @@ impl ClientSeen {
             None if field("lib-name") == Some("quorate") => ClientKind::Untold,
             // This arm finds clients of other libraries: the last command of their connection can take a lock. The next
             // arm finds waiters of other libraries: unnamed connections with subscriptions.
-            None if TAKES.iter().any(|takes| command.starts_with(takes)) => ClientKind::Unknown,
+            None if TAKING_COMMANDS
+                .iter()
+                .any(|prefix| command.starts_with(prefix)) =>
+            {
+                ClientKind::Unknown
+            }
             None if name.is_empty() && field("sub").is_some_and(|count| count != "0") => {
                 ClientKind::Unknown
             }

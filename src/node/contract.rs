@@ -60,20 +60,20 @@ pub trait Node: Send + Sync + 'static {
     /// a master without a generation marker executes no orders.
     fn change(&self, order: ChangeOrder) -> crate::runtime::BoxFuture<ChangeSeen> {
         let _ = order;
-        let seen = ChangeSeen {
+        let report = ChangeSeen {
             fault: Some(Fault::Unsupported(
                 "this kind of master keeps no generation marker".into(),
             )),
             ..ChangeSeen::default()
         };
-        Box::pin(async move { seen })
+        Box::pin(async move { report })
     }
 
     /// Inspects the master. Does not wait for the answers to earlier requests. The default implementation reports only
     /// the name of the master.
     fn inspect(&self, scope: &Scope) -> crate::runtime::BoxFuture<Inspection> {
         let _ = scope;
-        let found = Inspection::new(self.name().clone());
-        Box::pin(async move { found })
+        let inspection = Inspection::new(self.name().clone());
+        Box::pin(async move { inspection })
     }
 }

@@ -6,7 +6,7 @@ use crate::keys;
 
 /// The largest number of holds of one shared lock in a break record. More than a majority of the masters can list, each
 /// of which lists at most 100. The line with the fencing counter covers the holds that are left out.
-const MOST_HOLDS: usize = 200;
+const MAX_HOLDS: usize = 200;
 
 /// A lock that a force-release ends. The operator's client builds it from the states that the masters reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,16 +37,16 @@ impl Ended {
         let mut values: Vec<&[u8]> = states.clone().filter_map(|s| s.holder.as_deref()).collect();
         values.sort_unstable();
         values.dedup();
-        let of = |value: &'a [u8]| {
-            let those = states.clone();
-            let those = those.filter(move |state| state.holder.as_deref() == Some(value));
-            Self::of(value, those)
+        let ended_lock = |value: &'a [u8]| {
+            let matching = states.clone();
+            let matching = matching.filter(move |state| state.holder.as_deref() == Some(value));
+            Self::from_states(value, matching)
         };
-        values.into_iter().map(of).collect()
+        values.into_iter().map(ended_lock).collect()
     }
 
     /// The entry for the lock value `value`. `states` are the states that contain this value.
-    fn of<'a>(value: &[u8], states: impl Iterator<Item = &'a KeyState>) -> Self {
+    fn from_states<'a>(value: &[u8], states: impl Iterator<Item = &'a KeyState>) -> Self {
         if Token::from_hex(value).is_some() {
             return Self::new(value, value);
         }
@@ -60,7 +60,7 @@ impl Ended {
         }
         holds.sort_unstable();
         holds.dedup();
-        holds.truncate(MOST_HOLDS);
+        holds.truncate(MAX_HOLDS);
         let mut record = [value, b"\t", counter.to_string().as_bytes()].concat();
         for hold in holds {
             record.push(b'\n');

@@ -217,7 +217,7 @@ mod tests {
 
     /// For each fault of `Fault::all`, in the same order: its name, whether the request changed nothing on the master,
     /// and whether the fault passes by itself.
-    const EACH: [(&str, bool, bool); 20] = [
+    const EXPECTED: [(&str, bool, bool); 20] = [
         ("down", true, true),
         ("down", true, true),
         ("stalled", true, true),
@@ -242,11 +242,11 @@ mod tests {
 
     #[test]
     fn every_fault_has_the_kind_and_properties_listed_in_the_test() {
-        let each = |fault: Fault| {
-            let (leaves, passes) = (fault.left_nothing(), fault.passes_by_itself());
-            (fault.kind(), leaves, passes)
+        let properties = |fault: Fault| {
+            let (left_nothing, passes_by_itself) = (fault.left_nothing(), fault.passes_by_itself());
+            (fault.kind(), left_nothing, passes_by_itself)
         };
-        assert_eq!(Fault::all().map(each).collect::<Vec<_>>(), EACH);
+        assert_eq!(Fault::all().map(properties).collect::<Vec<_>>(), EXPECTED);
     }
 
     #[test]

@@ -122,42 +122,42 @@ impl Inspection {
 
     /// The value of the server's setting called `name`; `None` if the setting was not read.
     pub fn setting(&self, name: &str) -> Option<&str> {
-        let found = self.settings.iter().find(|(other, _)| other == name);
-        found.map(|(_, value)| value.as_str())
+        let setting = self.settings.iter().find(|(other, _)| other == name);
+        setting.map(|(_, value)| value.as_str())
     }
 
     /// Fills in the fields that the reply to `INFO` contains.
     pub(crate) fn read(&mut self, info: &str) {
-        let value = |name: &str| {
+        let field = |name: &str| {
             info.lines()
                 .filter_map(|line| line.trim().split_once(':'))
                 .find(|(key, _)| *key == name)
-                .map(|(_, value)| plain(value))
+                .map(|(_, value)| server_text(value))
         };
-        let on = |name: &str| value(name).map(|on| on == "1");
+        let flag = |name: &str| field(name).map(|value| value == "1");
         // Compatible servers report a Redis version in addition to their own version, so look for `redis` last.
-        let kinds = ["valkey", "dragonfly", "garnet", "redis"];
-        let kind = kinds
+        let server_kinds = ["valkey", "dragonfly", "garnet", "redis"];
+        let kind = server_kinds
             .into_iter()
-            .find_map(|kind| Some((kind, value(&format!("{kind}_version"))?)));
+            .find_map(|kind| Some((kind, field(&format!("{kind}_version"))?)));
         if let Some((kind, version)) = kind {
             self.server = Some(kind.to_owned());
             self.version = Some(version);
         }
-        self.role = value("role");
-        self.cluster = on("cluster_enabled");
-        self.run_id = value("run_id");
-        let uptime = value("uptime_in_seconds").and_then(|secs| numbers::uptime(&secs));
+        self.role = field("role");
+        self.cluster = flag("cluster_enabled");
+        self.run_id = field("run_id");
+        let uptime = field("uptime_in_seconds").and_then(|secs| numbers::uptime(&secs));
         self.uptime = uptime.map(|uptime| uptime.at_least);
         self.is_uptime_impossible = uptime.is_some_and(|uptime| !uptime.is_credible);
-        self.append_only = on("aof_enabled");
-        self.maxmemory_policy = value("maxmemory_policy");
+        self.append_only = flag("aof_enabled");
+        self.maxmemory_policy = field("maxmemory_policy");
     }
 }
 
 /// Makes text from a server safe for terminals and logs: keeps only the first 160 characters, and replaces each control
 /// character by `U+FFFD`.
-pub(crate) fn plain(text: &str) -> String {
+pub(crate) fn server_text(text: &str) -> String {
     sanitize(text, 160)
 }
 
@@ -167,31 +167,37 @@ mod tests {
 
     #[test]
     fn server_text_is_truncated_and_stripped_of_control_characters() {
-        assert_eq!(plain("a\u{1b}[2J\r\nb"), "a\u{fffd}[2J\u{fffd}\u{fffd}b");
-        assert_eq!(plain(&"x".repeat(10_000)).len(), 160);
+        assert_eq!(
+            server_text("a\u{1b}[2J\r\nb"),
+            "a\u{fffd}[2J\u{fffd}\u{fffd}b"
+        );
+        assert_eq!(server_text(&"x".repeat(10_000)).len(), 160);
     }
 
     #[test]
     fn facts_in_the_info_reply_are_stored_in_the_inspection() {
-        let mut one = Inspection::new(NodeName::new("m"));
-        one.read(
+        let mut inspection = Inspection::new(NodeName::new("m"));
+        inspection.read(
             "# Server\r\nredis_version:7.2.4\r\nvalkey_version:8.1.8\r\nrun_id:abc\r\n\
              uptime_in_seconds:61\r\nmaxmemory_policy:noeviction\r\naof_enabled:0\r\nrole:master\r\n\
              cluster_enabled:0\r\n",
         );
-        assert_eq!(one.server.as_deref(), Some("valkey"));
-        assert_eq!(one.version.as_deref(), Some("8.1.8"));
-        assert_eq!(one.run_id.as_deref(), Some("abc"));
-        assert_eq!(one.uptime, Some(Duration::from_secs(61)));
-        assert_eq!((one.append_only, one.cluster), (Some(false), Some(false)));
-        assert_eq!(one.role.as_deref(), Some("master"));
-        one.read("uptime_in_seconds:-7200\r\n");
-        assert_eq!(one.uptime, Some(Duration::ZERO));
-        assert!(one.is_uptime_impossible);
-        one.read("role:\u{1b}[2Jmaster\r\n");
-        assert_eq!(one.role.as_deref(), Some("\u{fffd}[2Jmaster"));
-        let mut none = Inspection::new(NodeName::new("m"));
-        none.read("");
-        assert_eq!(none, Inspection::new(NodeName::new("m")));
+        assert_eq!(inspection.server.as_deref(), Some("valkey"));
+        assert_eq!(inspection.version.as_deref(), Some("8.1.8"));
+        assert_eq!(inspection.run_id.as_deref(), Some("abc"));
+        assert_eq!(inspection.uptime, Some(Duration::from_secs(61)));
+        assert_eq!(
+            (inspection.append_only, inspection.cluster),
+            (Some(false), Some(false))
+        );
+        assert_eq!(inspection.role.as_deref(), Some("master"));
+        inspection.read("uptime_in_seconds:-7200\r\n");
+        assert_eq!(inspection.uptime, Some(Duration::ZERO));
+        assert!(inspection.is_uptime_impossible);
+        inspection.read("role:\u{1b}[2Jmaster\r\n");
+        assert_eq!(inspection.role.as_deref(), Some("\u{fffd}[2Jmaster"));
+        let mut empty_inspection = Inspection::new(NodeName::new("m"));
+        empty_inspection.read("");
+        assert_eq!(empty_inspection, Inspection::new(NodeName::new("m")));
     }
 }

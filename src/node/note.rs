@@ -24,16 +24,16 @@ pub(crate) const NOTE_SHOWN: usize = 4096;
 // - Each byte of the text can become three bytes, because control characters are replaced.
 // - Each character of the host name and of the program name can have four bytes.
 // - All other parts together have at most 100 bytes.
-const _: () = assert!(3 * MAX_NOTE_LEN + 2 * 4 * NAME + 100 <= NOTE_SHOWN);
+const _: () = assert!(3 * MAX_NOTE_LEN + 2 * 4 * MAX_NAME_CHARS + 100 <= NOTE_SHOWN);
 
 /// The largest number of characters of a host name or program name that is shown.
-const NAME: usize = 64;
+const MAX_NAME_CHARS: usize = 64;
 
 /// The beginning of the year 10000, as time since 1970. A note with a later start time is treated as foreign data.
 const END_OF_TIME: Duration = Duration::from_secs(253_402_300_800);
 
 /// Separates the parts of a stored note. No part contains this character, because control characters are replaced.
-const BETWEEN: char = '\t';
+const SEPARATOR: char = '\t';
 
 /// Describes the holder of a lock: its host and process, the time at which the hold began, and an optional text. The
 /// holder writes the note.
@@ -68,24 +68,24 @@ pub(super) fn moment(ms: u64) -> Option<SystemTime> {
 
 /// Sanitizes the name of a host or of a program for display: at most 64 characters, no control characters.
 pub(super) fn name(name: &str) -> String {
-    sanitize(name, NAME)
+    sanitize(name, MAX_NAME_CHARS)
 }
 
 /// Splits a stored note into its parts; `None` if the note does not belong to the lock value `holder`.
-fn parts(note: &[u8], holder: &[u8]) -> Option<Vec<String>> {
+fn split_note(note: &[u8], holder: &[u8]) -> Option<Vec<String>> {
     let rest = note.strip_prefix(holder)?.strip_prefix(b" ")?;
     let rest = String::from_utf8_lossy(rest);
-    Some(rest.splitn(6, BETWEEN).map(str::to_owned).collect())
+    Some(rest.splitn(6, SEPARATOR).map(str::to_owned).collect())
 }
 
 impl Note {
     /// Parses the stored note of a lock whose value is `holder`. Returns `None` if the bytes are not a note, if the
     /// note belongs to another lock value, or if the note contains only a leader's term.
     pub(crate) fn read(note: &[u8], holder: &[u8]) -> Option<Self> {
-        let parts = parts(note, holder)?;
+        let parts = split_note(note, holder)?;
         let mut parts = parts.iter().map(String::as_str);
         let since = moment(parts.next()?.parse().ok()?)?;
-        let pid = parts.next()?.parse().ok().filter(|pid| *pid != NOBODY)?;
+        let pid = parts.next()?.parse().ok().filter(|pid| *pid != NO_PID)?;
         let (host, process) = (name(parts.next()?), name(parts.next()?));
         let text = parts.next().filter(|text| !text.is_empty());
         Some(Self {
@@ -99,7 +99,7 @@ impl Note {
 
     /// The leader's term in the note of the lock with the value `holder`; `None` if there is no term.
     pub(crate) fn term(note: &[u8], holder: &[u8]) -> Option<u64> {
-        parts(note, holder)?.get(5)?.parse().ok()
+        split_note(note, holder)?.get(5)?.parse().ok()
     }
 }
 
@@ -147,17 +147,17 @@ impl Identity {
     /// This process as text: `HOST:PID`. The text is part of its connection names in `CLIENT LIST`, and of the ids of
     /// its waiters. Connection names cannot contain spaces, so only ASCII letters, digits, `.`, `-` and `_` of the host
     /// name are kept.
-    pub(crate) fn of_connection(&self) -> String {
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        let host: String = self.host.chars().filter(|c| fits(*c)).collect();
+    pub(crate) fn connection_label(&self) -> String {
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+        let host: String = self.host.chars().filter(|c| is_allowed(*c)).collect();
         format!("{host}:{}", self.pid)
     }
 
-    /// Builds a note of this process with the given text. [`dated`] later adds the time at which the hold began.
-    fn says(&self, text: &str) -> Arc<str> {
+    /// Builds a note of this process with the given text. [`with_start`] later adds the time at which the hold began.
+    fn note_body(&self, text: &str) -> Arc<str> {
         let Self { host, pid, process } = self;
         let text = sanitize(text, MAX_NOTE_LEN);
-        format!("{pid}{BETWEEN}{host}{BETWEEN}{process}{BETWEEN}{text}").into()
+        format!("{pid}{SEPARATOR}{host}{SEPARATOR}{process}{SEPARATOR}{text}").into()
     }
 }
 
@@ -173,7 +173,7 @@ impl NoteText {
     }
 
     /// The length of the note's text in bytes, if it exceeds [`MAX_NOTE_LEN`]; otherwise `None`.
-    pub(crate) fn too_long(&self) -> Option<usize> {
+    pub(crate) fn excess_length(&self) -> Option<usize> {
         let bytes = self.0.as_ref()?.len();
         (bytes > MAX_NOTE_LEN).then_some(bytes)
     }
@@ -210,18 +210,21 @@ impl From<Option<&str>> for NoteText {
     }
 }
 
-/// Builds the notes of one process, without the time at which the hold began: [`dated`] adds this time later. `usual`
+/// Builds the notes of one process, without the time at which the hold began: [`with_start`] adds this time later. `note_without_text`
 /// is the note without a text.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes {
     identity: Identity,
-    usual: Arc<str>,
+    note_without_text: Arc<str>,
 }
 
 impl Notes {
-    pub(crate) fn of(identity: Identity) -> Self {
-        let usual = identity.says("");
-        Self { identity, usual }
+    pub(crate) fn new(identity: Identity) -> Self {
+        let note_without_text = identity.note_body("");
+        Self {
+            identity,
+            note_without_text,
+        }
     }
 
     /// The identity of this process.
@@ -230,51 +233,51 @@ impl Notes {
     }
 
     /// Builds a note of this process with the text `note`, without the start time; `None` if the lock gets no note.
-    pub(crate) fn says(&self, note: &NoteText) -> Option<Arc<str>> {
+    pub(crate) fn note_body(&self, note: &NoteText) -> Option<Arc<str>> {
         Some(match &**note.0.as_ref()? {
-            "" => self.usual.clone(),
-            text => self.identity.says(text),
+            "" => self.note_without_text.clone(),
+            text => self.identity.note_body(text),
         })
     }
 }
 
 /// The process id in a note that contains only a leader's term. No process has this id.
-const NOBODY: u32 = 0;
+const NO_PID: u32 = 0;
 
 /// Returns a note without host, process and text. It only carries a leader's term, for a lock that was taken without a
 /// note.
-pub(crate) fn unsaid() -> Arc<str> {
-    format!("{NOBODY}{BETWEEN}{BETWEEN}{BETWEEN}").into()
+pub(crate) fn note_without_holder() -> Arc<str> {
+    format!("{NO_PID}{SEPARATOR}{SEPARATOR}{SEPARATOR}").into()
 }
 
-/// Puts the start time `since_ms` (milliseconds since 1970) in front of the note `says`. A master stores the lock
+/// Puts the start time `since_ms` (milliseconds since 1970) in front of the note `note_body`. A master stores the lock
 /// value, a space, and this result.
-pub(crate) fn dated(since_ms: u64, says: &str) -> String {
-    format!("{since_ms}{BETWEEN}{says}")
+pub(crate) fn with_start(since_ms: u64, note_body: &str) -> String {
+    format!("{since_ms}{SEPARATOR}{note_body}")
 }
 
-/// Splits a note that [`dated`] returned into the start time and the rest; `None` for other text.
+/// Splits a note that [`with_start`] returned into the start time and the rest; `None` for other text.
 #[cfg(any(test, feature = "testing"))]
-pub(crate) fn undated(note: &str) -> Option<(u64, &str)> {
-    let (since, says) = note.split_once(BETWEEN)?;
-    Some((since.parse().ok()?, says))
+pub(crate) fn split_start(note: &str) -> Option<(u64, &str)> {
+    let (since, note_body) = note.split_once(SEPARATOR)?;
+    Some((since.parse().ok()?, note_body))
 }
 
 /// Writes a note and a leader's term as a master stores them, after the lock value and a space. `None` if there is
 /// neither. [`Note::read`] and [`Note::term`] read the result.
 #[cfg(any(test, feature = "testing"))]
 pub(crate) fn stored(note: Option<&Note>, term: Option<u64>) -> Option<String> {
-    let (since, says) = match note {
+    let (since, note_body) = match note {
         Some(note) => {
             let holder = Identity::new(&note.host, note.pid, &note.process);
             let text = note.text.as_deref().unwrap_or_default();
-            (milliseconds(note.since), holder.says(text))
+            (milliseconds(note.since), holder.note_body(text))
         }
-        None => (0, unsaid()),
+        None => (0, note_without_holder()),
     };
     match term {
-        Some(term) => Some(dated(since, &leads(&says, term))),
-        None => note.map(|_| dated(since, &says)),
+        Some(term) => Some(with_start(since, &with_term(&note_body, term))),
+        None => note.map(|_| with_start(since, &note_body)),
     }
 }
 
@@ -285,9 +288,9 @@ pub(crate) fn milliseconds(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Appends the leader's term to the note `says`.
-pub(crate) fn leads(says: &str, term: u64) -> Arc<str> {
-    format!("{says}{BETWEEN}{term}").into()
+/// Appends the leader's term to the note `note_body`.
+pub(crate) fn with_term(note_body: &str, term: u64) -> Arc<str> {
+    format!("{note_body}{SEPARATOR}{term}").into()
 }
 
 #[cfg(test)]
@@ -296,14 +299,19 @@ mod tests {
 
     const HOLDER: &[u8] = b"0123456789abcdef0123456789abcdef";
 
-    fn written(says: &str) -> Vec<u8> {
-        [HOLDER, b" ", dated(1_763_000_000_500, says).as_bytes()].concat()
+    fn written(note_body: &str) -> Vec<u8> {
+        [
+            HOLDER,
+            b" ",
+            with_start(1_763_000_000_500, note_body).as_bytes(),
+        ]
+        .concat()
     }
 
     #[test]
     fn written_note_is_read_back_unchanged() {
         let me = Identity::new("web-3", 4711, "backup");
-        let note = Note::read(&written(&me.says("by hand\u{1f512}")), HOLDER)
+        let note = Note::read(&written(&me.note_body("by hand\u{1f512}")), HOLDER)
             .expect("the note must be read");
         assert_eq!(
             (&*note.host, note.pid, &*note.process),
@@ -314,20 +322,31 @@ mod tests {
             note.to_string(),
             "backup on web-3, pid 4711, since 2025-11-13T02:13:20Z: by hand\u{1f512}"
         );
-        let note = Note::read(&written(&me.says("")), HOLDER).expect("the note must be read");
+        let note = Note::read(&written(&me.note_body("")), HOLDER).expect("the note must be read");
         assert_eq!(note.text, None);
-        let led = written(&leads(&me.says("\t8"), 7));
+        let led = written(&with_term(&me.note_body("\t8"), 7));
         let note = Note::read(&led, HOLDER).expect("the note must be read");
         assert_eq!(note.text.as_deref(), Some("\u{fffd}8"));
-        for (says, term) in [
-            (me.says(""), None),
-            (leads(&me.says("\t8"), 7), Some(7)),
-            (leads(&unsaid(), 9), Some(9)),
+        for (note_body, term) in [
+            (me.note_body(""), None),
+            (with_term(&me.note_body("\t8"), 7), Some(7)),
+            (with_term(&note_without_holder(), 9), Some(9)),
         ] {
-            assert_eq!(Note::term(&written(&says), HOLDER), term, "{says}");
-            assert_eq!(Note::term(&written(&says), b"another"), None, "{says}");
+            assert_eq!(
+                Note::term(&written(&note_body), HOLDER),
+                term,
+                "{note_body}"
+            );
+            assert_eq!(
+                Note::term(&written(&note_body), b"another"),
+                None,
+                "{note_body}"
+            );
         }
-        assert_eq!(Note::read(&written(&leads(&unsaid(), 9)), HOLDER), None);
+        assert_eq!(
+            Note::read(&written(&with_term(&note_without_holder(), 9)), HOLDER),
+            None
+        );
     }
 
     #[test]
@@ -339,7 +358,7 @@ mod tests {
                 .chars()
                 .take(MAX_NOTE_LEN / sign.len_utf8())
                 .collect();
-            let note = written(&leads(&me.says(&text), u64::MAX));
+            let note = written(&with_term(&me.note_body(&text), u64::MAX));
             assert!(note.len() <= NOTE_SHOWN, "{sign:?}: {}", note.len());
         }
     }
@@ -356,7 +375,7 @@ mod tests {
 
     #[test]
     fn reading_a_note_of_another_holder_returns_none() {
-        let note = written(&Identity::new("h", 1, "p").says(""));
+        let note = written(&Identity::new("h", 1, "p").note_body(""));
         assert!(Note::read(&note, HOLDER).is_some());
         assert_eq!(Note::read(&note, b"0123456789abcdef0123456789abcde0"), None);
         assert_eq!(Note::read(&note, b"another client"), None);
@@ -388,11 +407,11 @@ mod tests {
     #[test]
     fn control_characters_in_a_note_are_replaced() {
         let me = Identity::new("h\x1b[2J", 1, "p\tq\n");
-        for says in [
-            me.says("a\x07\tb\u{9b}c").to_string(),
+        for note_body in [
+            me.note_body("a\x07\tb\u{9b}c").to_string(),
             "1\th\x1b\tp\x07\tt\x1b\r".to_owned(),
         ] {
-            let note = Note::read(&written(&says), HOLDER).expect("the note must be read");
+            let note = Note::read(&written(&note_body), HOLDER).expect("the note must be read");
             assert!(
                 !format!("{note}{}{}", note.host, note.process)
                     .chars()
@@ -404,6 +423,6 @@ mod tests {
     #[test]
     fn connection_name_has_only_characters_that_servers_accept() {
         let me = Identity::new("my host\u{fc}\n", 7, "p");
-        assert_eq!(me.of_connection(), "myhost:7");
+        assert_eq!(me.connection_label(), "myhost:7");
     }
 }

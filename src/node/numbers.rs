@@ -15,9 +15,11 @@ pub(in crate::node) const LARGEST_COUNTER: u64 = LARGEST_TOKEN;
 const LONGEST_UPTIME: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Parses a number that is written with digits only. `None` for a sign, for other text, and above the largest `u64`.
-pub(in crate::node) fn whole(text: &[u8]) -> Option<u64> {
-    let digits = text.first().is_some_and(u8::is_ascii_digit);
-    let text = std::str::from_utf8(text).ok().filter(|_| digits)?;
+pub(in crate::node) fn parse_whole(text: &[u8]) -> Option<u64> {
+    let begins_with_digit = text.first().is_some_and(u8::is_ascii_digit);
+    let text = std::str::from_utf8(text)
+        .ok()
+        .filter(|_| begins_with_digit)?;
     text.parse().ok()
 }
 
@@ -27,11 +29,11 @@ pub(in crate::node) fn whole(text: &[u8]) -> Option<u64> {
 /// an uptime, or one of more than 100 years, shows that the clock was set, so the server counts as just started.
 pub(in crate::node) fn uptime(text: &str) -> Option<Uptime> {
     let seconds: i128 = text.trim().parse().ok()?;
-    let known = u64::try_from(seconds).ok().map(Duration::from_secs);
-    let known = known.filter(|uptime| *uptime <= LONGEST_UPTIME);
+    let believed = u64::try_from(seconds).ok().map(Duration::from_secs);
+    let believed = believed.filter(|uptime| *uptime <= LONGEST_UPTIME);
     Some(Uptime {
-        at_least: known.unwrap_or_default(),
-        is_credible: known.is_some(),
+        at_least: believed.unwrap_or_default(),
+        is_credible: believed.is_some(),
     })
 }
 
@@ -53,8 +55,10 @@ pub(in crate::node) fn clock(micros: i64) -> Option<u64> {
 /// A time on a server's clock from the two parts of the reply to TIME (seconds and microseconds), in microseconds since
 /// 1970.
 pub(in crate::node) fn time(secs: &[u8], micros: &[u8]) -> Option<u64> {
-    let micros = whole(micros).filter(|micros| *micros < 1_000_000)?;
-    let time = whole(secs)?.checked_mul(1_000_000)?.checked_add(micros)?;
+    let micros = parse_whole(micros).filter(|micros| *micros < 1_000_000)?;
+    let time = parse_whole(secs)?
+        .checked_mul(1_000_000)?
+        .checked_add(micros)?;
     clock(i64::try_from(time).ok()?)
 }
 
@@ -94,9 +98,11 @@ mod tests {
 
     #[test]
     fn negative_or_impossible_uptime_counts_as_a_server_that_has_just_started() {
-        let read =
-            |text: &str| uptime(text).map(|read| (read.at_least.as_secs(), read.is_credible));
-        for (text, wanted) in [
+        let read_uptime = |text: &str| {
+            uptime(text)
+                .map(|read_uptime| (read_uptime.at_least.as_secs(), read_uptime.is_credible))
+        };
+        for (text, expected) in [
             ("0", Some((0, true))),
             ("61", Some((61, true))),
             (" 61 ", Some((61, true))),
@@ -110,14 +116,14 @@ mod tests {
             ("1.5", None),
             ("soon", None),
         ] {
-            assert_eq!(read(text), wanted, "{text:?}");
+            assert_eq!(read_uptime(text), expected, "{text:?}");
         }
     }
 
     #[test]
     fn only_digits_are_a_whole_number() {
-        assert_eq!(whole(b"0"), Some(0));
-        assert_eq!(whole(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(parse_whole(b"0"), Some(0));
+        assert_eq!(parse_whole(b"18446744073709551615"), Some(u64::MAX));
         for text in [
             &b""[..],
             b"-1",
@@ -128,7 +134,7 @@ mod tests {
             b"18446744073709551616",
             b"\xff",
         ] {
-            assert_eq!(whole(text), None, "{}", text.escape_ascii());
+            assert_eq!(parse_whole(text), None, "{}", text.escape_ascii());
         }
     }
 
@@ -157,7 +163,7 @@ mod tests {
         #[test]
         fn no_number_of_a_server_causes_a_panic(number in hostile(), other in hostile()) {
             let (text, more) = (number.to_string(), other.to_string());
-            let _ = (whole(text.as_bytes()), time(text.as_bytes(), more.as_bytes()));
+            let _ = (parse_whole(text.as_bytes()), time(text.as_bytes(), more.as_bytes()));
             let read = uptime(&text).map(|read| read.at_least);
             prop_assert!(read.is_some_and(|read| read <= LONGEST_UPTIME));
             if let Ok(number) = i64::try_from(number) {

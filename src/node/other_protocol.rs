@@ -28,36 +28,36 @@ pub enum Protocol {
 struct Row {
     protocol: Protocol,
     #[cfg_attr(not(test), allow(dead_code, reason = "only the page shows this"))]
-    seen: &'static str,
+    observation: &'static str,
     text: &'static str,
 }
 
 #[rustfmt::skip]
 static ROWS: [Row; 6] = [
-    Row { protocol: Protocol::Redis, seen: "an error as Redis and Valkey send it",
+    Row { protocol: Protocol::Redis, observation: "an error as Redis and Valkey send it",
         text: "this is a Redis or Valkey server: use redis:// in the URL, or correct the host and the port" },
-    Row { protocol: Protocol::MySql, seen: "the first packet of MySQL or MariaDB",
+    Row { protocol: Protocol::MySql, observation: "the first packet of MySQL or MariaDB",
         text: "this is a MySQL or MariaDB server: use mysql:// in the URL, or correct the host and the port" },
-    Row { protocol: Protocol::ZooKeeper, seen: "the answer of ZooKeeper",
+    Row { protocol: Protocol::ZooKeeper, observation: "the answer of ZooKeeper",
         text: "this is a ZooKeeper server: use zk:// in the URL, or correct the host and the port" },
-    Row { protocol: Protocol::Http, seen: "an HTTP response, or HTML",
+    Row { protocol: Protocol::Http, observation: "an HTTP response, or HTML",
         text: "the server speaks HTTP: correct the host and the port in the URL" },
-    Row { protocol: Protocol::Tls, seen: "a TLS record",
+    Row { protocol: Protocol::Tls, observation: "a TLS record",
         text: "the server expects TLS at this port: correct the host and the port in the URL" },
-    Row { protocol: Protocol::Text, seen: "any other text",
+    Row { protocol: Protocol::Text, observation: "any other text",
         text: "the server speaks another protocol: correct the host and the port in the URL" },
 ];
 
 /// The line that the client sends. Redis answers an unknown command with an error, ZooKeeper answers with its state,
 /// and a web server with an error. MySQL sends its first packet without waiting for the client.
-const QUESTION: &[u8; 6] = b"srvr\r\n";
+const PROBE: &[u8; 6] = b"srvr\r\n";
 
-/// How many bytes of an answer are read: the longest beginning of an answer that [`Protocol::of`] compares.
-const ENOUGH: usize = 14;
+/// How many bytes of an answer are read: the longest beginning of an answer that [`Protocol::of_answer`] compares.
+const PROBE_ANSWER_BYTES: usize = 14;
 
 impl Protocol {
     /// The protocol of an answer that begins with these bytes; `None` if they show none.
-    fn of(bytes: &[u8]) -> Option<Self> {
+    fn of_answer(bytes: &[u8]) -> Option<Self> {
         let zookeeper: [&[u8]; 3] = [b"Zookeeper", b"This ZooKeeper", b"srvr is not"];
         let is_text = |bytes: &[u8]| bytes.iter().all(|byte| matches!(byte, b' '..=b'~'));
         match bytes {
@@ -66,7 +66,12 @@ impl Protocol {
             // The length of the packet, its number, and the version of the protocol or the mark of an error.
             [_, _, 0, 0, 10 | 0xff, ..] => Some(Self::MySql),
             [b'-' | b'+', b'A'..=b'Z', b'A'..=b'Z', ..] => Some(Self::Redis),
-            _ if zookeeper.iter().any(|begin| bytes.starts_with(begin)) => Some(Self::ZooKeeper),
+            _ if zookeeper
+                .iter()
+                .any(|beginning| bytes.starts_with(beginning)) =>
+            {
+                Some(Self::ZooKeeper)
+            }
             [first @ .., _] if bytes.len() > 4 && is_text(&first[..4]) => Some(Self::Text),
             _ => None,
         }
@@ -95,21 +100,21 @@ async fn spoken_by(server: impl ToSocketAddrs) -> io::Result<Option<Protocol>> {
     let stream = TcpStream::connect(server).await?;
     // A new connection accepts six bytes at once.
     stream.writable().await?;
-    stream.try_write(QUESTION)?;
-    let mut bytes = [0; ENOUGH];
+    stream.try_write(PROBE)?;
+    let mut bytes = [0; PROBE_ANSWER_BYTES];
     let mut count = 0;
-    while count < ENOUGH {
+    while count < PROBE_ANSWER_BYTES {
         stream.readable().await?;
         match stream.try_read(&mut bytes[count..]) {
             Ok(0) => break,
-            Ok(more) => count += more,
+            Ok(count_read) => count += count_read,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // ZooKeeper closes the connection after its answer, before it has read the whole line.
             Err(_) if count > 0 => break,
             Err(error) => return Err(error),
         }
     }
-    Ok(Protocol::of(&bytes[..count]))
+    Ok(Protocol::of_answer(&bytes[..count]))
 }
 
 #[cfg(test)]
@@ -118,7 +123,8 @@ mod tests {
 
     #[test]
     fn first_bytes_of_an_answer_show_the_protocol() {
-        let shown = |bytes: &[u8]| Protocol::of(&bytes[..bytes.len().min(ENOUGH)]);
+        let shown_protocol =
+            |bytes: &[u8]| Protocol::of_answer(&bytes[..bytes.len().min(PROBE_ANSWER_BYTES)]);
         for (bytes, protocol) in [
             (&b"-ERR unknown command 'srvr'\r\n"[..], Protocol::Redis),
             (b"-NOAUTH Authentication required.\r\n", Protocol::Redis),
@@ -140,10 +146,15 @@ mod tests {
             (b"SSH-2.0-OpenSSH_9.6\r\n", Protocol::Text),
             (b"220 mail.example\r\n", Protocol::Text),
         ] {
-            assert_eq!(shown(bytes), Some(protocol), "{}", bytes.escape_ascii());
+            assert_eq!(
+                shown_protocol(bytes),
+                Some(protocol),
+                "{}",
+                bytes.escape_ascii()
+            );
         }
         for bytes in [&b""[..], b"-", b"abc", b"\0\0\0\x29\0\0\0\0"] {
-            assert_eq!(shown(bytes), None, "{}", bytes.escape_ascii());
+            assert_eq!(shown_protocol(bytes), None, "{}", bytes.escape_ascii());
         }
     }
 
@@ -155,12 +166,12 @@ mod tests {
             .split_once("## Servers of another kind\n")
             .expect("a section");
         let section = section.split("\n## ").next().unwrap_or_default();
-        let shown = section.lines().filter(|line| line.starts_with("| "));
-        let shown: Vec<&str> = shown.skip(1).collect();
-        let row = |row: &Row| format!("| {} | unsupported | no | {} |", row.seen, row.text);
+        let page_rows = section.lines().filter(|line| line.starts_with("| "));
+        let page_rows: Vec<&str> = page_rows.skip(1).collect();
+        let row = |row: &Row| format!("| {} | unsupported | no | {} |", row.observation, row.text);
         let rows: Vec<String> = ROWS.iter().map(row).collect();
         assert_eq!(
-            shown,
+            page_rows,
             rows,
             "docs/refusals.md must show:\n{}",
             rows.join("\n")

@@ -143,8 +143,8 @@ fn count(message: &metrics::Message, phase: Phase, fault: Option<&Fault>) {
     match fault {
         None => message.answered(phase),
         Some(fault) => {
-            let said = !matches!(fault, Fault::Timeout(_) | Fault::Stalled);
-            message.failed(phase, fault.kind(), said);
+            let is_answer = !matches!(fault, Fault::Timeout(_) | Fault::Stalled);
+            message.failed(phase, fault.kind(), is_answer);
         }
     }
 }
@@ -152,11 +152,11 @@ fn count(message: &metrics::Message, phase: Phase, fault: Option<&Fault>) {
 impl Drop for Reply {
     fn drop(&mut self) {
         if let (Some(sink), false) = (self.sink.take(), self.answered) {
-            let gone = Fault::Disconnected(Arc::from("the node was shut down"));
+            let fault = Fault::Disconnected(Arc::from("the node was shut down"));
             if let Some(message) = &self.message {
-                count(message, self.phase, Some(&gone));
+                count(message, self.phase, Some(&fault));
             }
-            sink.answered(self.node.into(), self.phase, Err(gone));
+            sink.answered(self.node.into(), self.phase, Err(fault));
         }
     }
 }

@@ -209,10 +209,10 @@ impl Request {
     /// - True for requests for votes, for the state or the list of locks, for force-releases, and for writes of values.
     /// - False for all other requests, for example releases.
     pub(crate) fn is_for_current_masters(&self) -> bool {
-        let looks = matches!(
+        let reads_state = matches!(
             self,
             Self::Status { .. } | Self::List { .. } | Self::Break { .. } | Self::Write { .. }
         );
-        looks || self.is_vote()
+        reads_state || self.is_vote()
     }
 }

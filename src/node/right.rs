@@ -145,8 +145,8 @@ impl MissingRight {
     /// Adds the missing `right` to the list, with the `purposes` for which it is needed. If the list already contains
     /// the right, only adds the purposes to its entry.
     pub(in crate::node) fn add(list: &mut Vec<Self>, right: Right, purposes: &[Purpose]) {
-        let at = list.iter().position(|missing| missing.right == right);
-        let at = at.unwrap_or_else(|| {
+        let index = list.iter().position(|missing| missing.right == right);
+        let index = index.unwrap_or_else(|| {
             list.push(Self {
                 rule: right.rule().into(),
                 right,
@@ -154,10 +154,10 @@ impl MissingRight {
             });
             list.len() - 1
         });
-        let known = &mut list[at].purposes;
+        let purposes_of_right = &mut list[index].purposes;
         for purpose in purposes {
-            if !known.contains(purpose) {
-                known.push(*purpose);
+            if !purposes_of_right.contains(purpose) {
+                purposes_of_right.push(*purpose);
             }
         }
     }
@@ -212,17 +212,17 @@ impl MissingRight {
 impl fmt::Display for MissingRight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.right {
-            Right::Command(name) => f.write_str(&shouted(name)),
+            Right::Command(name) => f.write_str(&in_capitals(name)),
             Right::Keys(pattern) => write!(f, "keys like {pattern}"),
             Right::Channels(pattern) => write!(f, "channels like {pattern}"),
-            Right::Unknown(name) => write!(f, "{} (unknown to the server)", shouted(name)),
+            Right::Unknown(name) => write!(f, "{} (unknown to the server)", in_capitals(name)),
             Right::Table { right, table, .. } => write!(f, "{right} on {table}"),
         }
     }
 }
 
 /// A command name in capitals, as documentation writes it, such as `SCRIPT LOAD`.
-fn shouted(name: &str) -> String {
+fn in_capitals(name: &str) -> String {
     name.replace('|', " ").to_ascii_uppercase()
 }
 

@@ -11,5 +11,5 @@ pub struct Scope {
     pub(crate) fair: bool,
     /// A random word in the names of the keys and channels that the inspection uses, so that no client uses the same
     /// names.
-    pub(crate) unheard_of: Box<str>,
+    pub(crate) unused_word: Box<str>,
 }

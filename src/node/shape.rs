@@ -88,12 +88,12 @@ impl Shape {
 
     /// How the fencing number of a claim of this shape is chosen.
     pub(crate) fn numbering(&self) -> Numbering {
-        let number = |part: &Part| match part.class()? {
+        let numbering_of = |part: &Part| match part.class()? {
             Class::Shared => Some(Numbering::Joined),
             Class::Owner(_) => Some(Numbering::OfOwner),
         };
-        let most = self.parts().iter().filter_map(number).max();
-        most.unwrap_or(Numbering::Raised)
+        let numbering = self.parts().iter().filter_map(numbering_of).max();
+        numbering.unwrap_or(Numbering::Raised)
     }
 
     /// Whether at least one key of the claim can be shared with other holds.

@@ -28,10 +28,10 @@ impl Token {
 
     /// Parses the value of a lock key into a token; `None` if the value is not a token (32 hexadecimal digits).
     pub(crate) fn from_hex(value: &[u8]) -> Option<Self> {
-        let digits = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        let fits = value.len() == 32 && value.iter().all(digits);
+        let is_hex_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let is_token = value.len() == 32 && value.iter().all(is_hex_digit);
         let number = u128::from_str_radix(std::str::from_utf8(value).ok()?, 16);
-        Some(Self(number.ok().filter(|_| fits)?.to_be_bytes()))
+        Some(Self(number.ok().filter(|_| is_token)?.to_be_bytes()))
     }
 
     /// The token as it is stored in the lock key: 32 lower-case hexadecimal digits.

@@ -18,11 +18,11 @@ pub(crate) const READER: &str = ":r";
 
 /// Separates a waiter's short id from its description. `/` sorts before all digits: `p:1/host` comes before
 /// `p:12/host`, just as `p:1` comes before `p:12`.
-pub(crate) const BETWEEN: char = '/';
+pub(crate) const SEPARATOR: char = '/';
 
 /// The description of a waiter in its id: host, process id, and start of the wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Described {
+pub(crate) struct WaiterDescription {
     pub(crate) host: Option<String>,
     pub(crate) pid: Option<u32>,
     pub(crate) since: Option<SystemTime>,
@@ -31,7 +31,7 @@ pub(crate) struct Described {
 /// Appends a description of the waiter to its id. `process` is `HOST:PID`. `since_ms` is the start of the wait, in
 /// milliseconds since 1970.
 pub(crate) fn describe(id: &str, process: &str, since_ms: u64) -> String {
-    format!("{id}{BETWEEN}{process}:{since_ms}")
+    format!("{id}{SEPARATOR}{process}:{since_ms}")
 }
 
 /// Splits a waiter id into three parts: the short id, the description (`None` if there is none), and the suffix of a
@@ -41,18 +41,18 @@ fn parts(id: &str) -> (&str, Option<&str>, &str) {
         Some(rest) => (rest, READER),
         None => (id, ""),
     };
-    match rest.split_once(BETWEEN) {
+    match rest.split_once(SEPARATOR) {
         Some((short, description)) => (short, Some(description), reader),
         None => (rest, None, reader),
     }
 }
 
 /// Splits a waiter id into the short id and the description. An id with a malformed description is returned unchanged.
-pub(crate) fn read(id: &str) -> (String, Described) {
+pub(crate) fn read(id: &str) -> (String, WaiterDescription) {
     let (short, description, reader) = parts(id);
-    match description.and_then(described) {
+    match description.and_then(read_description) {
         Some(described) => (format!("{short}{reader}"), described),
-        None => (id.to_owned(), Described::default()),
+        None => (id.to_owned(), WaiterDescription::default()),
     }
 }
 
@@ -62,12 +62,12 @@ pub(crate) fn short(id: &str) -> &str {
     parts(id).0
 }
 
-fn described(description: &str) -> Option<Described> {
+fn read_description(description: &str) -> Option<WaiterDescription> {
     let mut parts = description.rsplitn(3, ':');
     let since = moment(parts.next()?.parse().ok()?)?;
     let pid = parts.next()?.parse().ok()?;
     let host = Some(name(parts.next()?)).filter(|host| !host.is_empty());
-    Some(Described {
+    Some(WaiterDescription {
         host,
         pid: Some(pid),
         since: Some(since),
@@ -83,21 +83,25 @@ mod tests {
 
     #[test]
     fn written_waiter_id_is_read_back_unchanged() {
-        let me = Identity::new("web-3", 4711, "backup").of_connection();
+        let me = Identity::new("web-3", 4711, "backup").connection_label();
         let id = describe("0123456789abcdef:7", &me, 1_763_000_000_500);
         assert_eq!(id, "0123456789abcdef:7/web-3:4711:1763000000500");
-        let wanted = Described {
+        let expected = WaiterDescription {
             host: Some("web-3".into()),
             pid: Some(4711),
             since: Some(UNIX_EPOCH + Duration::from_millis(1_763_000_000_500)),
         };
-        assert_eq!(read(&id), ("0123456789abcdef:7".into(), wanted.clone()));
+        assert_eq!(read(&id), ("0123456789abcdef:7".into(), expected.clone()));
         let reader = format!("{id}{READER}");
-        assert_eq!(read(&reader), ("0123456789abcdef:7:r".into(), wanted));
+        assert_eq!(read(&reader), ("0123456789abcdef:7:r".into(), expected));
         assert_eq!(short(&id), "0123456789abcdef:7");
-        let nameless = describe("a:1", &Identity::new("\u{fc}", 7, "p").of_connection(), 0);
-        let (_, nameless) = read(&nameless);
-        assert_eq!((nameless.host, nameless.pid), (None, Some(7)));
+        let nameless = describe(
+            "a:1",
+            &Identity::new("\u{fc}", 7, "p").connection_label(),
+            0,
+        );
+        let (_, description) = read(&nameless);
+        assert_eq!((description.host, description.pid), (None, Some(7)));
     }
 
     #[test]
@@ -117,7 +121,11 @@ mod tests {
             "a:1/h:1:253402300800000",
             "a:1/h:1:18446744073709551616",
         ] {
-            assert_eq!(read(id), (id.to_owned(), Described::default()), "{id:?}");
+            assert_eq!(
+                read(id),
+                (id.to_owned(), WaiterDescription::default()),
+                "{id:?}"
+            );
         }
     }
 
@@ -135,7 +143,7 @@ mod tests {
     #[test]
     fn longest_waiter_id_with_a_description_has_at_most_136_bytes() {
         let host = "h".repeat(200);
-        let me = Identity::new(&host, u32::MAX, "p").of_connection();
+        let me = Identity::new(&host, u32::MAX, "p").connection_label();
         let id = describe(&format!("{}:{}", "f".repeat(16), u64::MAX), &me, u64::MAX);
         assert!(!id.ends_with(READER), "{id} must not end with {READER}");
         assert!(

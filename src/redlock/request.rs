@@ -499,7 +499,10 @@ impl LockRequest {
         let term = won.fencing.filter(|_| self.announce);
         let mut note_text = core.options.note_text(&self.note);
         if let Some(term) = term {
-            note_text = Some(note::leads(&note_text.unwrap_or_else(note::unsaid), term));
+            note_text = Some(note::with_term(
+                &note_text.unwrap_or_else(note::note_without_holder),
+                term,
+            ));
         }
         let hold_options = HoldOptions {
             ttl: self.ttl,

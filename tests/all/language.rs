@@ -299,8 +299,7 @@ fn fault_of_name(name: &str) -> Option<String> {
     (name == "look").then(|| "`look` does not say what the function returns".to_owned())
 }
 
-/// Names that may stay, each with a part of the path: helpers of tests that build or send the request STATUS. It was once named after
-/// its first script.
+/// Names that may stay, each with a part of the path: helpers of tests that read the state of a lock.
 const ALLOWED_NAMES: [(&str, &str); 2] = [("look", "tests/"), ("look", "fuzz/src/redis.rs")];
 
 #[test]

@@ -87,14 +87,14 @@ impl Shared {
             DriverCall::RunActor => {}
             DriverCall::Tick => driver.tick(now),
             DriverCall::Connected => driver.dialed(now),
-            DriverCall::Receive(bytes) => driver.hear(&bytes, now),
+            DriverCall::Receive(bytes) => driver.receive_bytes(&bytes, now),
             DriverCall::Disconnect(reason) => driver.cut(reason, now),
         }
         let Wants {
             stage,
             bytes,
             wake_at,
-        } = driver.turn(now);
+        } = driver.advance(now);
         let mut world = self.world();
         world.apply_driver_output(index, stage, bytes, wake_at);
         let (now, client) = (world.now, world.links[index].client);
@@ -177,14 +177,14 @@ impl World {
                     self.open_connection(index);
                 }
             }
-            Stage::Talk => {
+            Stage::Transfer => {
                 if let Some(conn) = self.links[index].conn
                     && !bytes.is_empty()
                 {
                     self.send_to_master(conn, bytes);
                 }
             }
-            Stage::Rest | Stage::Over => self.close_link(index),
+            Stage::Pause | Stage::End => self.close_link(index),
         }
         let Some(alarm) = alarm else { return };
         let link = &self.links[index];

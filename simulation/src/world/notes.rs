@@ -38,7 +38,7 @@ impl World {
         answer
     }
 
-    /// Lets a master execute the script LOOK, and writes the reply into `out`.
+    /// Lets a master execute the script STATUS, and writes the reply into `out`.
     pub(super) fn reply_with_lock_state(
         &mut self,
         index: usize,

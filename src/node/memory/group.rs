@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::master::{Master, Member, granted_before, raised, shown_value};
+use super::master::{Master, Member, grant_again, raised_counter, shown_value};
 use super::note::shown_of;
 use crate::keys;
 use crate::node::shape::is_reader;
@@ -13,13 +13,13 @@ use crate::node::{
 };
 
 /// The largest number of processes that are woken when a lock becomes available to several waiters.
-const WOKEN: usize = 64;
+const MAX_WOKEN: usize = 64;
 
 /// The largest number of waiters that are examined to find the processes to wake.
-const LOOKED_AT: usize = 256;
+const MAX_EXAMINED: usize = 256;
 
 /// The largest number of holds that one reply about the state of a lock lists.
-pub(super) const SHOWN: usize = 100;
+pub(super) const MAX_HOLDS_SHOWN: usize = 100;
 
 /// The lock or the waiter that prevents a grant.
 ///
@@ -32,23 +32,23 @@ struct Obstacle {
 
 /// Whether `held`, the value of a lock key, is the random value of the exclusive lock that this claim replaces. A claim
 /// replaces a lock if a writer becomes a reader.
-fn is_replaced(group: &Group, held: Option<&[u8]>) -> bool {
+fn is_replaced(group: &Group, lock_value: Option<&[u8]>) -> bool {
     let instead = group.instead().map(Token::to_hex);
-    instead.is_some_and(|instead| held == Some(&instead[..]))
+    instead.is_some_and(|instead| lock_value == Some(&instead[..]))
 }
 
 /// Whether `part` can share its key with the current holders: both are readers, or both belong to the same owner.
-/// `held` is the value of the lock key.
-fn joins(part: &Part, held: Option<&[u8]>) -> bool {
+/// `lock_value` is the value of the lock key.
+fn can_join(part: &Part, lock_value: Option<&[u8]>) -> bool {
     let class = part.class();
-    class.is_some_and(|class| held == Some(&class.marker()[..]))
+    class.is_some_and(|class| lock_value == Some(&class.marker()[..]))
 }
 
-/// Whether a claim can share all its keys with their current holders. `held` has the value of each key, in the order of
+/// Whether a claim can share all its keys with their current holders. `lock_values` has the value of each key, in the order of
 /// `group.parts()`.
-fn joins_all(group: &Group, held: &[Option<Vec<u8>>]) -> bool {
-    let mut keys = group.parts().iter().zip(held);
-    keys.all(|(part, held)| joins(part, held.as_deref()))
+fn can_join_all(group: &Group, lock_values: &[Option<Vec<u8>>]) -> bool {
+    let mut keys = group.parts().iter().zip(lock_values);
+    keys.all(|(part, lock_value)| can_join(part, lock_value.as_deref()))
 }
 
 impl Master {
@@ -62,48 +62,50 @@ impl Master {
     ) -> Result<Answer, Fault> {
         // Read all keys first: the claim gets all of them or none.
         let value = claim.token().to_hex();
-        let mut held = Vec::new();
-        let (mut mine, mut counter) = (0, 0);
+        let mut lock_values = Vec::new();
+        let (mut own_count, mut counter) = (0, 0);
         for part in group.parts() {
             let holder = self.text(now, &part.key)?.map(<[u8]>::to_vec);
             counter = counter.max(self.counter(now, &part.key)?);
-            mine += usize::from(self.is_ours_in(now, part, holder.as_deref(), value));
-            held.push(holder);
+            own_count += usize::from(self.is_ours_in(now, part, holder.as_deref(), value));
+            lock_values.push(holder);
         }
         // A repeated claim gets the same number, and its places in the queues again.
-        if mine == group.parts().len() {
-            let place = claim.ticket().filter(|_| group.instead().is_none());
-            for part in group.parts().iter().filter(|_| place.is_some()) {
-                self.restore_place(now, part, place);
+        if own_count == group.parts().len() {
+            let ticket = claim.ticket().filter(|_| group.instead().is_none());
+            for part in group.parts().iter().filter(|_| ticket.is_some()) {
+                self.restore_place(now, part, ticket);
             }
-            return granted_before(claim.key(), counter);
+            return grant_again(claim.key(), counter);
         }
         // Join the queue of every key, also behind an obstacle, and remember the first obstacle.
-        let mut line = QueueInfo::default();
-        let mut way = None;
-        for (part, held) in group.parts().iter().zip(&held) {
+        let mut queue_info = QueueInfo::default();
+        let mut first_obstacle = None;
+        for (part, held) in group.parts().iter().zip(&lock_values) {
             // A claim that turns the client's own exclusive lock into a reader's lock does not wait in the queue.
-            let place = claim.ticket().filter(|_| group.instead().is_none());
-            let ahead = self.join_queue(now, part, held.as_deref(), place, &mut line);
-            let ahead = ahead.filter(|_| !is_replaced(group, held.as_deref()));
+            let ticket = claim.ticket().filter(|_| group.instead().is_none());
+            let waiter_ahead = self.join_queue(now, part, held.as_deref(), ticket, &mut queue_info);
+            let waiter_ahead = waiter_ahead.filter(|_| !is_replaced(group, held.as_deref()));
             let obstacle = self.obstacle(now, part, held.as_deref(), claim, group)?;
-            if way.is_none() {
-                way = obstacle.or(ahead).map(|obstacle| (&part.key, obstacle));
+            if first_obstacle.is_none() {
+                first_obstacle = obstacle
+                    .or(waiter_ahead)
+                    .map(|obstacle| (&part.key, obstacle));
             }
         }
-        if let Some((key, Obstacle { left, holder })) = way {
-            line.note = self.note_of(now, key, holder.as_deref());
-            line.holder = holder.as_deref().map(shown_value);
+        if let Some((key, Obstacle { left, holder })) = first_obstacle {
+            queue_info.note = self.note_of(now, key, holder.as_deref());
+            queue_info.holder = holder.as_deref().map(shown_value);
             return Ok(Answer::Refused {
                 ttl_left: left,
-                line: Some(Box::new(line)),
+                line: Some(Box::new(queue_info)),
             });
         }
         // The holds to join have lost their counter, so there is no number for this hold.
-        if counter == 0 && joins_all(group, &held) {
-            return granted_before(claim.key(), counter);
+        if counter == 0 && can_join_all(group, &lock_values) {
+            return grant_again(claim.key(), counter);
         }
-        let number = self.grant_all(now, claim, group, &held, (ttl, proposal, counter));
+        let number = self.grant_all(now, claim, group, &lock_values, (ttl, proposal, counter));
         let counter = Some(number);
         Ok(Answer::Granted { counter })
     }
@@ -119,26 +121,26 @@ impl Master {
         (ttl, proposal, counter): (Duration, u64, u64),
     ) -> u64 {
         let value = claim.token().to_hex();
-        let joins = joins_all(group, held);
-        let number = if joins {
+        let joins_holds = can_join_all(group, held);
+        let number = if joins_holds {
             counter
         } else {
-            raised(self.date(now), proposal, counter)
+            raised_counter(self.date(now), proposal, counter)
         };
         for (part, held) in group.parts().iter().zip(held) {
-            if !joins {
+            if !joins_holds {
                 self.set_counter(now, &part.key, number);
             }
-            let replaced = part.class().is_some() && is_replaced(group, held.as_deref());
-            if replaced {
+            let replaces = part.class().is_some() && is_replaced(group, held.as_deref());
+            if replaces {
                 self.drop_note(now, &part.key);
             }
-            if replaced && let Some(ticket) = claim.ticket() {
+            if replaces && let Some(ticket) = claim.ticket() {
                 let waiter = ticket.waiter.clone();
-                self.line(now / 1000, &part.key).remove(&waiter);
-                self.sweep(&part.key);
+                self.queue_of(now / 1000, &part.key).remove(&waiter);
+                self.drop_empty_queue(&part.key);
             }
-            self.enter(now, part, held.as_deref(), value, ttl);
+            self.take_key(now, part, held.as_deref(), value, ttl);
         }
         number
     }
@@ -146,12 +148,12 @@ impl Master {
     /// Renews the waiter's place in the queue of one key.
     fn restore_place(&mut self, now: u64, part: &Part, ticket: Option<&Ticket>) {
         if let Some(ticket) = ticket {
-            let waiter = part.mode.place(&ticket.waiter);
+            let place = part.mode.place(&ticket.waiter);
             let ticket = Ticket {
-                waiter,
+                waiter: place,
                 ..ticket.clone()
             };
-            self.line(now / 1000, &part.key)
+            self.queue_of(now / 1000, &part.key)
                 .keep_place(&ticket, now / 1000);
         }
     }
@@ -164,37 +166,37 @@ impl Master {
         part: &Part,
         held: Option<&[u8]>,
         ticket: Option<&Ticket>,
-        seen: &mut QueueInfo,
+        queue_info: &mut QueueInfo,
     ) -> Option<Obstacle> {
         let ms = now / 1000;
-        let me = ticket.map(|ticket| part.mode.place(&ticket.waiter));
-        let line = self.line(ms, &part.key);
-        if let (Some(ticket), Some(me)) = (ticket, &me) {
+        let own_place = ticket.map(|ticket| part.mode.place(&ticket.waiter));
+        let queue = self.queue_of(ms, &part.key);
+        if let (Some(ticket), Some(own_place)) = (ticket, &own_place) {
             let ticket = Ticket {
-                waiter: me.clone(),
+                waiter: own_place.clone(),
                 ..ticket.clone()
             };
-            line.keep_place(&ticket, ms);
+            queue.keep_place(&ticket, ms);
         }
-        line.purge(ms);
-        seen.ticket = seen.ticket.max(line.ticket);
-        let before: Vec<Arc<str>> = line.before(me.as_ref()).cloned().collect();
-        seen.ahead = seen.ahead.max(before.len() as u64);
-        let other = match part.class() {
+        queue.purge(ms);
+        queue_info.ticket = queue_info.ticket.max(queue.ticket);
+        let waiters_ahead: Vec<Arc<str>> = queue.before(own_place.as_ref()).cloned().collect();
+        queue_info.ahead = queue_info.ahead.max(waiters_ahead.len() as u64);
+        let blocking = match part.class() {
             // Readers do not wait for readers, only for a writer that is ahead of them.
-            Some(Class::Shared) => before.iter().find(|other| !is_reader(other)),
+            Some(Class::Shared) => waiters_ahead.iter().find(|waiter| !is_reader(waiter)),
             // If an owner already holds the lock, a further hold of this owner ignores the queue.
-            Some(Class::Owner(_)) if joins(part, held) => None,
-            Some(Class::Owner(_)) | None => before.first(),
+            Some(Class::Owner(_)) if can_join(part, held) => None,
+            Some(Class::Owner(_)) | None => waiters_ahead.first(),
         };
-        let lives = other.and_then(|other| line.alive.get(other)).copied();
-        let left = lives.unwrap_or(ms).saturating_sub(ms);
-        let found = other.map(|_| Obstacle {
-            left: Some(Duration::from_millis(left)),
+        let place_expires = blocking.and_then(|waiter| queue.alive.get(waiter)).copied();
+        let remaining_ms = place_expires.unwrap_or(ms).saturating_sub(ms);
+        let obstacle = blocking.map(|_| Obstacle {
+            left: Some(Duration::from_millis(remaining_ms)),
             holder: held.map(<[u8]>::to_vec),
         });
-        self.sweep(&part.key);
-        found
+        self.drop_empty_queue(&part.key);
+        obstacle
     }
 
     /// Whether the claim with the random value `value` holds the key of `part`. `held` is the current value of that
@@ -213,19 +215,19 @@ impl Master {
         claim: &Claim,
         group: &Group,
     ) -> Result<Option<Obstacle>, Fault> {
-        let free = held.is_none_or(|holder| {
+        let is_free = held.is_none_or(|holder| {
             holder == claim.token().to_hex()
                 || is_replaced(group, held)
-                || joins(part, Some(holder))
+                || can_join(part, Some(holder))
         });
-        let left = if free {
+        let ttl_left = if is_free {
             // If the writer's lock that this claim replaces was force-released, refuse the claim: another client may
             // have held the key after the force-release.
-            let broken = match group.instead() {
+            let is_broken_lock = match group.instead() {
                 Some(instead) => self.is_broken(now, &part.key, &instead.to_hex())?,
                 None => false,
             };
-            if !broken {
+            if !is_broken_lock {
                 return Ok(None);
             }
             Some(Duration::ZERO)
@@ -233,12 +235,12 @@ impl Master {
             self.ttl_left(now, &part.key)
         };
         Ok(Some(Obstacle {
-            left,
+            left: ttl_left,
             holder: held.map(<[u8]>::to_vec),
         }))
     }
 
-    fn enter(
+    fn take_key(
         &mut self,
         now: u64,
         part: &Part,
@@ -250,8 +252,8 @@ impl Master {
         let Some(class) = part.class() else {
             return self.set(now, key, value.to_vec(), Some(ttl));
         };
-        let first = held != Some(&class.marker()[..]);
-        if first {
+        let is_first = held != Some(&class.marker()[..]);
+        if is_first {
             self.holds.remove(&key[..]);
             self.set(now, key, class.marker(), Some(ttl));
         } else {
@@ -263,7 +265,7 @@ impl Master {
             members.retain(|(member, _)| *member != value);
         }
         self.add_member(now, key, value, ttl);
-        if first && *class == Class::Shared {
+        if is_first && *class == Class::Shared {
             self.wake_next(key);
         }
     }
@@ -276,22 +278,22 @@ impl Master {
         token: u64,
     ) -> Result<Answer, Fault> {
         let value = claim.token().to_hex();
-        let mut above = token;
+        let mut largest = token;
         for part in group.parts() {
             let held = self.text(now, &part.key)?.map(<[u8]>::to_vec);
             if !self.is_ours_in(now, part, held.as_deref(), value) {
                 return Ok(Answer::NotOurs);
             }
             if matches!(part.class(), Some(Class::Owner(_))) {
-                let live = self.members(now, &part.key).count();
-                if live > 1 {
+                let hold_count = self.members(now, &part.key).count();
+                if hold_count > 1 {
                     return Ok(Answer::NotAlone);
                 }
             }
-            above = above.max(self.counter(now, &part.key)?);
+            largest = largest.max(self.counter(now, &part.key)?);
         }
-        if above > token {
-            return Ok(Answer::CounterAbove(above));
+        if largest > token {
+            return Ok(Answer::CounterAbove(largest));
         }
         for part in group.parts() {
             self.set_counter(now, &part.key, token);
@@ -307,76 +309,79 @@ impl Master {
         leave: bool,
     ) -> Result<Answer, Fault> {
         let value = claim.token().to_hex();
-        let mut held = Vec::new();
+        let mut lock_values = Vec::new();
         for part in group.parts() {
-            held.push(self.text(now, &part.key)?.map(<[u8]>::to_vec));
+            lock_values.push(self.text(now, &part.key)?.map(<[u8]>::to_vec));
         }
         let ms = now / 1000;
-        let mut ours = 0;
-        for (part, held) in group.parts().iter().zip(held) {
+        let mut own_count = 0;
+        for (part, held) in group.parts().iter().zip(lock_values) {
             let key = &part.key;
             // Delete the client's hold with its note. A shared key stays until the last hold has left.
-            let (mut mine, mut free) = (false, held.is_none());
+            let (mut was_held, mut is_free) = (false, held.is_none());
             if held == Some(part.mode.holder(&value)) {
                 if part.class().is_some() {
                     if claim.is_noted() {
                         self.remove(&keys::hold_note_key(&value, key));
                     }
-                    (mine, free) = self.leave_class(now, key, value);
+                    (was_held, is_free) = self.remove_hold(now, key, value);
                 } else {
                     self.remove(key);
                     if claim.is_noted() {
                         self.drop_note(now, key);
                     }
-                    (mine, free) = (true, true);
+                    (was_held, is_free) = (true, true);
                 }
             }
-            ours += usize::from(mine);
+            own_count += usize::from(was_held);
             // Leave the queue, and wake the next waiter if the key can be granted now.
-            let me = claim.ticket().map(|ticket| part.mode.place(&ticket.waiter));
-            let line = self.line(ms, key);
-            let left = leave && me.as_ref().is_some_and(|me| line.remove(me));
-            if mine && free || left {
-                line.purge(ms);
+            let own_place = claim.ticket().map(|ticket| part.mode.place(&ticket.waiter));
+            let queue = self.queue_of(ms, key);
+            let has_left = leave
+                && own_place
+                    .as_ref()
+                    .is_some_and(|own_place| queue.remove(own_place));
+            if was_held && is_free || has_left {
+                queue.purge(ms);
                 let shared = Class::Shared.marker();
-                let now_held = self.text(now, key).ok().flatten().map(<[u8]>::to_vec);
-                if now_held.is_none_or(|held| held == shared) {
+                let held_now = self.text(now, key).ok().flatten().map(<[u8]>::to_vec);
+                if held_now.is_none_or(|held| held == shared) {
                     self.wake_next(key);
                 }
             }
-            self.sweep(key);
+            self.drop_empty_queue(key);
         }
-        Ok(Answer::Released(ours > 0))
+        Ok(Answer::Released(own_count > 0))
     }
 
     /// Removes the hold `value` from a shared lock. Returns two flags:
     ///
     /// - whether the hold existed;
     /// - whether the key is free after the removal.
-    fn leave_class(&mut self, now: u64, key: &[u8], value: [u8; 32]) -> (bool, bool) {
+    fn remove_hold(&mut self, now: u64, key: &[u8], value: [u8; 32]) -> (bool, bool) {
         let members = self.holds.get_mut(key);
-        let mine = members.is_some_and(|members| {
+        let was_held = members.is_some_and(|members| {
             let before = members.len();
             members.retain(|(member, _)| *member != value);
             members.len() < before
         });
         self.drop_dead_members(now, key);
-        let longest = self.members(now, key).map(|(_, until)| *until).max();
-        match longest {
+        let latest_expiry = self.members(now, key).map(|(_, until)| *until).max();
+        match latest_expiry {
             None => {
                 self.remove(key);
-                (mine, true)
+                (was_held, true)
             }
             Some(until) => {
-                if mine {
+                if was_held {
                     self.expire_at(key, until * 1000);
                 }
-                (mine, false)
+                (was_held, false)
             }
         }
     }
 
-    pub(super) fn keep(
+    pub(super) fn extend_group(
         &mut self,
         now: u64,
         claim: &Claim,
@@ -385,13 +390,13 @@ impl Master {
     ) -> Vec<Extended> {
         let parts = group.parts().iter();
         parts
-            .map(|part| self.keep_one(now, claim, group.number(), part, ttl))
+            .map(|part| self.extend_key(now, claim, group.number(), part, ttl))
             // An error means that a key of this lock, for example its counter, holds data of another program.
-            .map(|said| said.unwrap_or_else(|_| Extended::strange()))
+            .map(|result| result.unwrap_or_else(|_| Extended::strange()))
             .collect()
     }
 
-    fn keep_one(
+    fn extend_key(
         &mut self,
         now: u64,
         claim: &Claim,
@@ -403,54 +408,54 @@ impl Master {
         if claim.is_withdrawn() {
             return Ok(Extended::Withdrawn);
         }
-        let ours = part.mode.holder(&value);
+        let lock_value = part.mode.holder(&value);
         let held = match self.text(now, key) {
             Err(_) => return Ok(Extended::NotOurs),
             Ok(held) => held.map(<[u8]>::to_vec),
         };
-        if held.as_ref().is_some_and(|held| *held != ours) {
+        if held.as_ref().is_some_and(|held| *held != lock_value) {
             return Ok(Extended::NotOurs);
         }
         // An exclusive key: extend it, or restore a missing key that was not force-released.
         let Some(class) = part.class() else {
-            let broken = self.is_broken(now, key, &ours);
-            if broken == Ok(true) {
+            let is_broken_lock = self.is_broken(now, key, &lock_value);
+            if is_broken_lock == Ok(true) {
                 return Ok(Extended::NotOurs);
             }
             if held.is_none() {
-                broken?;
-                self.set(now, key, ours, Some(ttl));
+                is_broken_lock?;
+                self.set(now, key, lock_value, Some(ttl));
                 return Ok(Extended::Restored);
             }
             self.raise_expiry(now, key, ttl);
             return Ok(Extended::Kept);
         };
         // A shared key: the hold may be missing even if the key exists.
-        let known = held.is_some() && self.has_name(key, value);
-        if known && self.is_broken(now, key, &value) == Ok(true) {
+        let has_hold = held.is_some() && self.lists_hold(key, value);
+        if has_hold && self.is_broken(now, key, &value) == Ok(true) {
             return Ok(Extended::NotOurs);
         }
         // Do not restore a force-released hold, even if the lock has new holds.
-        if !known && self.is_hold_broken(now, key, &ours, (&value, number))? {
+        if !has_hold && self.is_hold_broken(now, key, &lock_value, (&value, number))? {
             return Ok(Extended::NotOurs);
         }
         // Bring the counter to the number of the hold. A higher counter shows a later grant.
         let counter = self.counter(now, key)?;
         if *class != Class::Shared && counter > number {
             return Ok(Extended::NotOurs);
-        } else if !known && counter > number && held.is_none() {
+        } else if !has_hold && counter > number && held.is_none() {
             self.set_counter(now, key, counter + 1);
         } else if counter < number {
             self.set_counter(now, key, number);
         }
         if held.is_none() {
             self.holds.remove(&key[..]);
-            self.set(now, key, ours, Some(ttl));
+            self.set(now, key, lock_value, Some(ttl));
         } else {
             self.raise_expiry(now, key, ttl);
         }
         self.add_member(now, key, value, ttl);
-        Ok(if known {
+        Ok(if has_hold {
             Extended::Kept
         } else {
             Extended::Restored
@@ -463,7 +468,7 @@ impl Master {
         members.filter(move |(_, until)| *until > now / 1000)
     }
 
-    /// Lists the holds of a shared lock, at most `SHOWN`. `held` is the value of the lock key. The list is empty if the
+    /// Lists the holds of a shared lock, at most `MAX_HOLDS_SHOWN`. `held` is the value of the lock key. The list is empty if the
     /// lock is not shared.
     pub(super) fn holds_of(&mut self, now: u64, key: &[u8], held: Option<&[u8]>) -> Vec<Hold> {
         if !held.is_some_and(keys::is_marker) {
@@ -471,22 +476,19 @@ impl Master {
         }
         let mut members: Vec<Member> = self.members(now, key).copied().collect();
         members.sort_unstable_by_key(|(value, until)| (*until, *value));
-        let shown = members.split_off(members.len().saturating_sub(SHOWN));
-        let shown = shown.into_iter().map(|(value, until)| {
-            let note = self
-                .text(now, &keys::hold_note_key(&value, key))
-                .ok()
-                .flatten();
+        let listed = members.split_off(members.len().saturating_sub(MAX_HOLDS_SHOWN));
+        let listed = listed.into_iter().map(|(value, until)| {
+            let note = self.text(now, &keys::hold_note_key(&value, key)).ok().flatten();
             let note = note.and_then(|note| Note::read(shown_of(note), &value));
-            let lives = Duration::from_millis(until - now / 1000);
-            Hold::new(value.to_vec(), lives, note)
+            let ttl = Duration::from_millis(until - now / 1000);
+            Hold::new(value.to_vec(), ttl, note)
         });
-        shown.collect()
+        listed.collect()
     }
 
     /// Returns the remaining time of the hold `value` of a shared lock, and the key of this hold's note. `None` if the
     /// lock is not shared, or if the hold does not exist or has expired. `held` is the value of the lock key.
-    pub(super) fn hold_left(
+    pub(super) fn hold_ttl(
         &self,
         now: u64,
         key: &[u8],
@@ -495,15 +497,15 @@ impl Master {
     ) -> Option<(Duration, Vec<u8>)> {
         let mut members = self.members(now, key).filter(|_| keys::is_marker(held));
         let (_, until) = members.find(|(member, _)| *member == value)?;
-        let left = Duration::from_millis(until - now / 1000);
-        Some((left, keys::hold_note_key(&value, key)))
+        let ttl = Duration::from_millis(until - now / 1000);
+        Some((ttl, keys::hold_note_key(&value, key)))
     }
 
     fn is_member(&self, now: u64, key: &[u8], value: [u8; 32]) -> bool {
         self.members(now, key).any(|(member, _)| *member == value)
     }
 
-    fn has_name(&self, key: &[u8], value: [u8; 32]) -> bool {
+    fn lists_hold(&self, key: &[u8], value: [u8; 32]) -> bool {
         let mut members = self.holds.get(key).into_iter().flatten();
         members.any(|(member, _)| *member == value)
     }
@@ -515,40 +517,40 @@ impl Master {
     }
 
     fn add_member(&mut self, now: u64, key: &[u8], value: [u8; 32], ttl: Duration) {
-        let lives = u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX / 2);
-        let until = now / 1000 + lives;
+        let ttl_ms = u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX / 2);
+        let expires_at = now / 1000 + ttl_ms;
         let members = self.holds.entry(key.to_vec()).or_default();
         match members.iter_mut().find(|(member, _)| *member == value) {
-            Some((_, known)) => *known = until.max(*known),
-            None => members.push((value, until)),
+            Some((_, expires)) => *expires = expires_at.max(*expires),
+            None => members.push((value, expires_at)),
         }
     }
 
     fn raise_expiry(&mut self, now: u64, key: &[u8], ttl: Duration) {
-        let left = self.ttl_left(now, key);
-        if left.is_none_or(|left| left < ttl) {
-            let lives = u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX / 2);
-            self.expire_at(key, now + lives);
+        let ttl_left = self.ttl_left(now, key);
+        if ttl_left.is_none_or(|ttl_left| ttl_left < ttl) {
+            let ttl_us = u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX / 2);
+            self.expire_at(key, now + ttl_us);
         }
     }
 
     /// If the first waiter of the queue is a reader, wakes all readers ahead of the first writer. Otherwise wakes only
     /// the first waiter.
     pub(super) fn wake_next(&mut self, key: &[u8]) {
-        let Some(line) = self.lines.get(key) else {
+        let Some(queue) = self.queues.get(key) else {
             return;
         };
         let mut woken: Vec<Arc<str>> = Vec::new();
-        for (at, (_, other)) in line.queue.iter().take(LOOKED_AT).enumerate() {
-            let reads = is_reader(other);
-            if !reads && at > 0 {
+        for (index, (_, waiter)) in queue.queue.iter().take(MAX_EXAMINED).enumerate() {
+            let is_waiter_reader = is_reader(waiter);
+            if !is_waiter_reader && index > 0 {
                 break;
             }
-            let same = |known: &&Arc<str>| known.get(..16) == other.get(..16);
-            if woken.iter().find(same).is_none() {
-                woken.push(other.clone());
+            let is_same_process = |other: &&Arc<str>| other.get(..16) == waiter.get(..16);
+            if woken.iter().find(is_same_process).is_none() {
+                woken.push(waiter.clone());
             }
-            if !reads || woken.len() == WOKEN {
+            if !is_waiter_reader || woken.len() == MAX_WOKEN {
                 break;
             }
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::master::{Master, Waiting};
+use super::master::{Master, WaiterQueue};
 use crate::keys::Family;
 use crate::protocol::fencing::COUNTER_TTL_US;
 
@@ -12,7 +12,7 @@ use crate::protocol::fencing::COUNTER_TTL_US;
 pub(in crate::node) struct Item {
     pub(in crate::node) id: Id,
     /// The stored value of the item.
-    pub(in crate::node) what: Vec<u8>,
+    pub(in crate::node) value: Vec<u8>,
     /// When the item expires, in microseconds on the master's clock; `None` if it does not expire.
     pub(in crate::node) until: Option<u64>,
 }
@@ -34,7 +34,7 @@ pub(in crate::node) enum Kind {
     /// A key that holds a value of another type than string.
     Foreign,
     /// A queue of waiters. The item's value is the largest ticket in the queue.
-    Line,
+    Queue,
     /// A waiter's place in a queue. The item's value is the waiter's ticket.
     Place,
     /// One of the holds of readers or of an owner that share a lock key.
@@ -57,8 +57,8 @@ impl Item {
     ///
     /// The number of a counter can be read as a time. A counter is kept until one day after this time.
     pub(in crate::node) fn is_counter_needed_at(&self, date: u64) -> bool {
-        let number = std::str::from_utf8(&self.what).ok();
-        let number: Option<u64> = number.and_then(|number| number.parse().ok());
+        let text = std::str::from_utf8(&self.value).ok();
+        let number: Option<u64> = text.and_then(|text| text.parse().ok());
         self.is_counter()
             && number.is_some_and(|number| number.saturating_add(COUNTER_TTL_US) > date)
     }
@@ -74,21 +74,21 @@ impl Master {
         let keys = self.all().map(|(key, text, until)| {
             let kind = text.map_or(Kind::Foreign, |_| Kind::Text);
             Item {
-                id: Id::of(kind, key, &[]),
-                what: text.unwrap_or_default().to_vec(),
+                id: Id::new(kind, key, &[]),
+                value: text.unwrap_or_default().to_vec(),
                 until,
             }
         });
         let mut items: Vec<Item> = keys.filter(|item| item.lives(now)).collect();
-        for (key, line) in &self.lines {
-            if now / 1000 < line.expires {
-                items.extend(line.items(key));
+        for (key, queue) in &self.queues {
+            if now / 1000 < queue.expires {
+                items.extend(queue.items(key));
             }
         }
         for (key, members) in &self.holds {
             let holds = members.iter().map(|(value, until)| Item {
-                id: Id::of(Kind::Hold, key, value),
-                what: Vec::new(),
+                id: Id::new(Kind::Hold, key, value),
+                value: Vec::new(),
                 until: Some(until * 1000),
             });
             items
@@ -99,22 +99,22 @@ impl Master {
 
     /// Stores an item. An item with the same id is replaced.
     pub(in crate::node) fn put(&mut self, item: Item) {
-        let Item { id, what, until } = item;
+        let Item { id, value, until } = item;
         // Round the expiry up to milliseconds, so that the item does not expire too early.
         let ms = until.unwrap_or(u64::MAX / 2).div_ceil(1000);
         match id.kind {
-            Kind::Text => self.put_until(&id.key, Some(what), until),
+            Kind::Text => self.put_until(&id.key, Some(value), until),
             Kind::Foreign => self.put_until(&id.key, None, until),
-            Kind::Line => {
-                let line = self.lines.entry(id.key).or_default();
-                (line.ticket, line.expires) = (number(&what), ms);
+            Kind::Queue => {
+                let queue = self.queues.entry(id.key).or_default();
+                (queue.ticket, queue.expires) = (number(&value), ms);
             }
             Kind::Place => {
                 let waiter: Arc<str> = String::from_utf8_lossy(&id.member).into();
-                let line = self.lines.entry(id.key).or_default();
-                line.queue.insert((number(&what), waiter.clone()));
-                line.alive.insert(waiter, ms);
-                line.queue_expires = line.queue_expires.max(ms);
+                let queue = self.queues.entry(id.key).or_default();
+                queue.queue.insert((number(&value), waiter.clone()));
+                queue.alive.insert(waiter, ms);
+                queue.queue_expires = queue.queue_expires.max(ms);
             }
             Kind::Hold => {
                 let mut value = [0; 32];
@@ -133,7 +133,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 impl Id {
-    pub(in crate::node) fn of(kind: Kind, key: &[u8], member: &[u8]) -> Self {
+    pub(in crate::node) fn new(kind: Kind, key: &[u8], member: &[u8]) -> Self {
         Self {
             kind,
             key: key.to_vec(),
@@ -142,18 +142,18 @@ impl Id {
     }
 }
 
-impl Waiting {
+impl WaiterQueue {
     fn items(&self, key: &[u8]) -> impl Iterator<Item = Item> {
-        let line = Item {
-            id: Id::of(Kind::Line, key, &[]),
-            what: self.ticket.to_be_bytes().to_vec(),
+        let queue = Item {
+            id: Id::new(Kind::Queue, key, &[]),
+            value: self.ticket.to_be_bytes().to_vec(),
             until: Some(self.expires * 1000),
         };
         let places = self.queue.iter().map(|(ticket, waiter)| Item {
-            id: Id::of(Kind::Place, key, waiter.as_bytes()),
-            what: ticket.to_be_bytes().to_vec(),
+            id: Id::new(Kind::Place, key, waiter.as_bytes()),
+            value: ticket.to_be_bytes().to_vec(),
             until: Some(self.alive.get(waiter).copied().unwrap_or(0) * 1000),
         });
-        std::iter::once(line).chain(places)
+        std::iter::once(queue).chain(places)
     }
 }

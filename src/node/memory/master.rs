@@ -19,16 +19,16 @@ pub(super) const PROCESS_LEN: usize = 16;
 
 /// The largest number of bytes of a lock value that a master returns to other clients. No lock value of this library is
 /// longer.
-const VALUE_SHOWN: usize = 96;
+const MAX_VALUE_SHOWN: usize = 96;
 
 /// The keys of one in-memory master. [`apply`](Self::apply) executes requests with the same results as the Lua scripts
 /// on a Redis server.
 #[derive(Clone, Debug, Default)]
 pub struct Master {
-    keys: HashMap<Vec<u8>, Entry, Quick>,
-    pub(super) lines: HashMap<Vec<u8>, Waiting, Quick>,
+    keys: HashMap<Vec<u8>, Entry, PlainHash>,
+    pub(super) queues: HashMap<Vec<u8>, WaiterQueue, PlainHash>,
     /// The holds of readers or of an owner for each shared lock, by lock key.
-    pub(super) holds: HashMap<Vec<u8>, Vec<Member>, Quick>,
+    pub(super) holds: HashMap<Vec<u8>, Vec<Member>, PlainHash>,
     published: Vec<(Arc<str>, Vec<u8>)>,
     pub(super) announced: Vec<Vec<u8>>,
     run: Run,
@@ -61,7 +61,7 @@ impl Default for Run {
 }
 
 /// A fast hash without a random seed. Simulations send millions of requests a second, and must be repeatable.
-pub(super) type Quick = BuildHasherDefault<PlainHasher>;
+pub(super) type PlainHash = BuildHasherDefault<PlainHasher>;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct PlainHasher(u64);
@@ -86,7 +86,7 @@ impl Hasher for PlainHasher {
 
 /// The queue of one lock: the data that a real master keeps in the lock's keys `{queue}`, `{alive}` and `{ticket}`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct WaiterQueue {
     /// The waiters, sorted by ticket and then by id, as in a sorted set.
     pub(super) queue: BTreeSet<(u64, Arc<str>)>,
     /// When the place of each waiter expires, in milliseconds on the master's clock.
@@ -163,23 +163,25 @@ impl Master {
             Request::Extend { items } => {
                 // If one of the locks is a group (several keys, readers or an owner), a server executes the request
                 // with the script KEEP. KEEP renews no notes, not even those of plain locks.
-                let noted = shape.renewal_keeps_note();
-                let mut said = Vec::with_capacity(items.len());
+                let renews_notes = shape.renewal_keeps_note();
+                let mut results = Vec::with_capacity(items.len());
                 for item in items.iter() {
                     match item.claim.shape() {
-                        Shape::Plain | Shape::Permit(_) => said.push(self.extend(now, item, noted)),
+                        Shape::Plain | Shape::Permit(_) => {
+                            results.push(self.extend(now, item, renews_notes))
+                        }
                         Shape::Group(group) => {
-                            said.extend(self.keep(now, &item.claim, group, item.ttl));
+                            results.extend(self.extend_group(now, &item.claim, group, item.ttl));
                         }
                     }
                 }
-                Ok(Answer::Extended(said))
+                Ok(Answer::Extended(results))
             }
             Request::Status { key } => Ok(Answer::State(self.key_state(now, key)?)),
             Request::Break { key, ended, delete } => {
-                let was = self.key_state(now, key)?;
-                let was = self.break_lock(now, key, ended, *delete, was)?;
-                Ok(Answer::State(was))
+                let state = self.key_state(now, key)?;
+                let state = self.break_lock(now, key, ended, *delete, state)?;
+                Ok(Answer::State(state))
             }
             Request::Read { claim, token } => self.read_value(now, claim, *token),
             Request::Write {
@@ -188,8 +190,8 @@ impl Master {
                 value,
             } => self.write_value(now, claim, *token, value.bytes.as_deref()),
             Request::Note { items } => {
-                let said = items.iter().map(|item| self.note(now, item));
-                Ok(Answer::Noted(said.collect()))
+                let results = items.iter().map(|item| self.note(now, item));
+                Ok(Answer::Noted(results.collect()))
             }
             Request::List { page } => Ok(self.list(now, &page.pattern)),
             Request::Watch { .. } => Ok(Answer::Watching),
@@ -198,14 +200,14 @@ impl Master {
 
     /// The state of the lock `key`, for observers that must not change the master.
     pub fn peek(&self, now: u64, key: &[u8]) -> Peek<'_> {
-        let standing = |key: &[u8]| self.keys.get(key).filter(|entry| entry.lives(now));
-        let lock = standing(key);
-        let fence = standing(&Family::Fence.of(key));
+        let unexpired = |key: &[u8]| self.keys.get(key).filter(|entry| entry.lives(now));
+        let lock_entry = unexpired(key);
+        let counter_entry = unexpired(&Family::Fence.of(key));
         Peek {
-            holder: lock.and_then(Entry::text),
-            expires: lock.and_then(|entry| entry.expires),
-            counter: fence.and_then(Entry::text).and_then(parse),
-            counter_expires: fence.and_then(|entry| entry.expires),
+            holder: lock_entry.and_then(Entry::text),
+            expires: lock_entry.and_then(|entry| entry.expires),
+            counter: counter_entry.and_then(Entry::text).and_then(parse_number),
+            counter_expires: counter_entry.and_then(|entry| entry.expires),
         }
     }
 
@@ -223,8 +225,8 @@ impl Master {
     /// The number of unexpired keys on this master. The queue of a lock counts as one key.
     pub fn len(&mut self, now: u64) -> usize {
         self.keys.retain(|_, entry| entry.lives(now));
-        self.lines.retain(|_, line| now / 1000 < line.expires);
-        self.keys.len() + self.lines.len()
+        self.queues.retain(|_, queue| now / 1000 < queue.expires);
+        self.keys.len() + self.queues.len()
     }
 
     /// Whether the master has no unexpired key.
@@ -246,9 +248,9 @@ impl Master {
     /// Deletes the key that stores the last ticket number in the queue of the lock `lock`. Simulates an eviction of
     /// this key.
     pub fn forget_ticket(&mut self, lock: &[u8]) {
-        if let Some(line) = self.lines.get_mut(lock) {
-            line.ticket = 0;
-            line.expires = line.queue_expires;
+        if let Some(queue) = self.queues.get_mut(lock) {
+            queue.ticket = 0;
+            queue.expires = queue.queue_expires;
         }
     }
 
@@ -261,11 +263,11 @@ impl Master {
     /// Raises the fencing counter of the lock `key` to `number` and returns true. If the counter is `number` or higher,
     /// changes nothing and returns false.
     pub fn carry(&mut self, now: u64, key: &[u8], number: u64) -> bool {
-        let below = self.peek(now, key).counter.unwrap_or(0) < number;
-        if below {
+        let is_below = self.peek(now, key).counter.unwrap_or(0) < number;
+        if is_below {
             self.set_counter(now, key, number);
         }
-        below
+        is_below
     }
 
     /// Stores a value that is not a string under `key`.
@@ -308,7 +310,7 @@ impl Master {
         }
         let counter = self.counter(now, claim.key())?;
         match self.text(now, claim.key())? {
-            Some(held) if held == claim.token().to_hex() => granted_before(claim.key(), counter),
+            Some(held) if held == claim.token().to_hex() => grant_again(claim.key(), counter),
             Some(_) => {
                 let ttl_left = self.ttl_left(now, claim.key());
                 Ok(Answer::Refused {
@@ -328,9 +330,11 @@ impl Master {
         proposal: u64,
         counter: u64,
     ) -> Answer {
-        let v = self.raise_counter(now, claim.key(), proposal, counter);
+        let number = self.raise_counter(now, claim.key(), proposal, counter);
         self.set(now, claim.key(), claim.token().to_hex().to_vec(), Some(ttl));
-        Answer::Granted { counter: Some(v) }
+        Answer::Granted {
+            counter: Some(number),
+        }
     }
 
     fn acquire_fair(
@@ -342,41 +346,44 @@ impl Master {
         proposal: u64,
     ) -> Result<Answer, Fault> {
         let ms = now / 1000;
-        let me = ticket.map(|ticket| &ticket.waiter);
+        let own_id = ticket.map(|ticket| &ticket.waiter);
         if let Some(ticket) = ticket {
-            self.line(ms, claim.key()).keep_place(ticket, ms);
+            self.queue_of(ms, claim.key()).keep_place(ticket, ms);
         }
         // Remove dead waiters, unless this client is the first. Then nobody ahead can be dead.
-        let line = self.line(ms, claim.key());
-        if line.head() != me {
-            line.purge(ms);
+        let queue = self.queue_of(ms, claim.key());
+        if queue.head() != own_id {
+            queue.purge(ms);
         }
-        let (head, largest) = (line.head().cloned(), line.ticket);
-        let ahead = line.ahead(me);
-        let lives = head.as_ref().and_then(|head| line.alive.get(head)).copied();
+        let (head, largest_ticket) = (queue.head().cloned(), queue.ticket);
+        let ahead = queue.ahead(own_id);
+        let head_expires = head
+            .as_ref()
+            .and_then(|head| queue.alive.get(head))
+            .copied();
         let counter = self.counter(now, claim.key())?;
         // A key of another type than string is not free. Reading the holder below then returns the error.
-        let free = matches!(self.text(now, claim.key()), Ok(None));
-        self.sweep(claim.key());
+        let is_free = matches!(self.text(now, claim.key()), Ok(None));
+        self.drop_empty_queue(claim.key());
         // Grant a free lock to the first waiter, or to anybody if the queue is empty.
-        if free && head.as_ref().is_none_or(|head| Some(head) == me) {
+        if is_free && head.as_ref().is_none_or(|head| Some(head) == own_id) {
             return Ok(self.grant(now, claim, ttl, proposal, counter));
         }
         let holder = self.text(now, claim.key())?.map(shown_value);
         if holder.as_deref() == Some(&claim.token().to_hex()) {
-            return granted_before(claim.key(), counter);
+            return grant_again(claim.key(), counter);
         }
         // Refuse, and say when to ask again: at the end of the lease, or when the first waiter's heartbeat is overdue.
         let note = self.note_of(now, claim.key(), holder.as_deref());
         let ttl_left = match holder {
             Some(_) => self.ttl_left(now, claim.key()),
             None => Some(Duration::from_millis(
-                lives.unwrap_or(ms).saturating_sub(ms),
+                head_expires.unwrap_or(ms).saturating_sub(ms),
             )),
         };
         let line = Some(Box::new(QueueInfo {
             ahead,
-            ticket: largest,
+            ticket: largest_ticket,
             holder,
             free: 0,
             note,
@@ -385,25 +392,25 @@ impl Master {
     }
 
     /// The queue of the lock `key`; empty if the keys of the queue have expired.
-    pub(super) fn line(&mut self, ms: u64, key: &[u8]) -> &mut Waiting {
-        let line = self.lines.entry(key.to_vec()).or_default();
-        if line.expires <= ms {
-            *line = Waiting::default();
-        } else if line.queue_expires <= ms {
-            line.queue.clear();
-            line.alive.clear();
+    pub(super) fn queue_of(&mut self, ms: u64, key: &[u8]) -> &mut WaiterQueue {
+        let queue = self.queues.entry(key.to_vec()).or_default();
+        if queue.expires <= ms {
+            *queue = WaiterQueue::default();
+        } else if queue.queue_expires <= ms {
+            queue.queue.clear();
+            queue.alive.clear();
         }
-        line
+        queue
     }
 
     /// Drops the queue of the lock `key` if the queue has neither waiters nor a ticket.
-    pub(super) fn sweep(&mut self, key: &[u8]) {
+    pub(super) fn drop_empty_queue(&mut self, key: &[u8]) {
         if self
-            .lines
+            .queues
             .get(key)
-            .is_some_and(|line| line.queue.is_empty() && line.ticket == 0)
+            .is_some_and(|queue| queue.queue.is_empty() && queue.ticket == 0)
         {
-            self.lines.remove(key);
+            self.queues.remove(key);
         }
     }
 
@@ -432,34 +439,34 @@ impl Master {
     }
 
     fn release(&mut self, now: u64, claim: &Claim, leave: bool) -> Result<Answer, Fault> {
-        let ours = self.is_ours(now, claim)?;
-        if ours {
+        let was_ours = self.is_ours(now, claim)?;
+        if was_ours {
             if claim.is_noted() {
                 self.drop_note(now, claim.key());
             }
             self.keys.remove(claim.key());
         }
         if let Fairness::Fair(ticket) = claim.fairness() {
-            let me = ticket.as_ref().map(|ticket| ticket.waiter.clone());
-            self.leave_and_wake(now, claim.key(), me, leave, ours);
+            let own_id = ticket.as_ref().map(|ticket| ticket.waiter.clone());
+            self.leave_and_wake(now, claim.key(), own_id, leave, was_ours);
         }
-        Ok(Answer::Released(ours))
+        Ok(Answer::Released(was_ours))
     }
 
     fn leave_and_wake(
         &mut self,
         now: u64,
         key: &[u8],
-        me: Option<Arc<str>>,
+        own_id: Option<Arc<str>>,
         leave: bool,
-        ours: bool,
+        was_ours: bool,
     ) {
         let ms = now / 1000;
-        let line = self.line(ms, key);
-        let left = leave && me.as_ref().is_some_and(|me| line.remove(me));
-        if (ours || left) && line.head().is_some() && line.head() != me.as_ref() {
-            line.purge(ms);
-            let head = line.head().cloned();
+        let queue = self.queue_of(ms, key);
+        let has_left = leave && own_id.as_ref().is_some_and(|own_id| queue.remove(own_id));
+        if (was_ours || has_left) && queue.head().is_some() && queue.head() != own_id.as_ref() {
+            queue.purge(ms);
+            let head = queue.head().cloned();
             let held = self.text(now, key).ok().flatten();
             if held == Some(keys::SHARED.as_bytes()) {
                 self.wake_next(key);
@@ -467,22 +474,22 @@ impl Master {
                 self.publish(&head, key);
             }
         }
-        self.sweep(key);
+        self.drop_empty_queue(key);
     }
 
-    fn extend(&mut self, now: u64, item: &ExtendItem, noted: bool) -> Extended {
+    fn extend(&mut self, now: u64, item: &ExtendItem, renews_notes: bool) -> Extended {
         let claim = &item.claim;
         if claim.is_withdrawn() {
             return Extended::Withdrawn;
         }
-        let broken = self.is_broken(now, claim.key(), &claim.token().to_hex());
+        let is_broken_lock = self.is_broken(now, claim.key(), &claim.token().to_hex());
         match self.text(now, claim.key()) {
-            Ok(Some(held)) if held == claim.token().to_hex() && broken == Ok(true) => {
+            Ok(Some(held)) if held == claim.token().to_hex() && is_broken_lock == Ok(true) => {
                 Extended::NotOurs
             }
             Ok(Some(held)) if held == claim.token().to_hex() => {
-                let left = self.ttl_left(now, claim.key());
-                if left.is_none_or(|left| left < item.ttl) {
+                let ttl_left = self.ttl_left(now, claim.key());
+                if ttl_left.is_none_or(|ttl_left| ttl_left < item.ttl) {
                     self.set(
                         now,
                         claim.key(),
@@ -490,13 +497,13 @@ impl Master {
                         Some(item.ttl),
                     );
                 }
-                if noted && item.note && !self.keep_note(now, claim) {
+                if renews_notes && item.note && !self.keep_note(now, claim) {
                     return Extended::Unnoted;
                 }
                 Extended::Kept
             }
-            Ok(None) if broken.is_err() => Extended::strange(),
-            Ok(None) if broken == Ok(true) => Extended::NotOurs,
+            Ok(None) if is_broken_lock.is_err() => Extended::strange(),
+            Ok(None) if is_broken_lock == Ok(true) => Extended::NotOurs,
             Ok(None) => {
                 self.set(
                     now,
@@ -513,18 +520,25 @@ impl Master {
     fn key_state(&mut self, now: u64, key: &[u8]) -> Result<KeyState, Fault> {
         let holder = self.text(now, key)?.map(shown_value);
         let ttl_left = self.ttl_left(now, key);
-        let counter = self.text(now, &Family::Fence.of(key))?.and_then(parse);
+        let counter = self
+            .text(now, &Family::Fence.of(key))?
+            .and_then(parse_number);
         let ms = now / 1000;
-        let name = keys::queue_name_of(key);
-        let line = self.line(ms, &name);
-        let lives = |id: &Arc<str>| {
-            Duration::from_millis(line.alive.get(id).map_or(0, |at| at.saturating_sub(ms)))
+        let queue_name = keys::queue_name_of(key);
+        let queue_keys = self.queue_of(ms, &queue_name);
+        let place_ttl = |id: &Arc<str>| {
+            Duration::from_millis(
+                queue_keys
+                    .alive
+                    .get(id)
+                    .map_or(0, |expires| expires.saturating_sub(ms)),
+            )
         };
-        let queue = line.queue.iter().take(100);
+        let queue = queue_keys.queue.iter().take(100);
         let queue = queue
-            .map(|(_, id)| Waiter::new(id.to_string(), lives(id)))
+            .map(|(_, id)| Waiter::new(id.to_string(), place_ttl(id)))
             .collect();
-        self.sweep(&name);
+        self.drop_empty_queue(&queue_name);
         let note = self.note_of(now, key, holder.as_deref());
         let term = self.term_of(now, key, holder.as_deref());
         let holds = self.holds_of(now, key, holder.as_deref());
@@ -541,7 +555,7 @@ impl Master {
 
     /// Lists all matching lock keys in one page. `pattern` is a prefix followed by `*`.
     fn list(&mut self, now: u64, pattern: &[u8]) -> Answer {
-        let before: Vec<u8> = {
+        let prefix: Vec<u8> = {
             let pattern = pattern.strip_suffix(b"*").unwrap_or(pattern);
             let mut bytes = pattern.iter().copied();
             std::iter::from_fn(|| match bytes.next()? {
@@ -550,10 +564,10 @@ impl Master {
             })
             .collect()
         };
-        let found = self.keys.iter().filter(|(key, entry)| {
-            key.starts_with(&before) && entry.lives(now) && entry.text().is_some()
+        let matching = self.keys.iter().filter(|(key, entry)| {
+            key.starts_with(&prefix) && entry.lives(now) && entry.text().is_some()
         });
-        let keys = found.map(|(key, _)| key.clone()).collect();
+        let keys = matching.map(|(key, _)| key.clone()).collect();
         Answer::Keys { cursor: 0, keys }
     }
 
@@ -567,7 +581,7 @@ impl Master {
     }
 
     pub(super) fn counter(&mut self, now: u64, key: &[u8]) -> Result<u64, Fault> {
-        match self.text(now, &Family::Fence.of(key))?.map(parse) {
+        match self.text(now, &Family::Fence.of(key))?.map(parse_number) {
             None => Ok(0),
             Some(Some(counter @ ..LARGEST_COUNTER)) => Ok(counter),
             Some(_) => Err(Fault::Server("no number to count on".into())),
@@ -591,7 +605,7 @@ impl Master {
         }
     }
 
-    /// Raises the counter of a lock that is being taken, and returns the new value ([`raised`]). `counter` is the
+    /// Raises the counter of a lock that is being taken, and returns the new value ([`raised_counter`]). `counter` is the
     /// current value, and `proposal` is the number that the client proposes.
     pub(super) fn raise_counter(
         &mut self,
@@ -600,13 +614,13 @@ impl Master {
         proposal: u64,
         counter: u64,
     ) -> u64 {
-        let number = raised(self.date(now), proposal, counter);
+        let number = raised_counter(self.date(now), proposal, counter);
         // On Redis, only the first number of each period (`COUNTER_PERIOD_US`) sets the counter's expiry, to save time.
         // If fencing numbers and expiries use different clocks, every number sets it.
-        let keeps =
+        let keeps_expiry =
             matches!(self.dates, Dates::Own) && counter >= number - number % COUNTER_PERIOD_US;
-        let fence = Family::Fence.of(key);
-        match self.keys.get_mut(&fence).filter(|_| keeps) {
+        let counter_key = Family::Fence.of(key);
+        match self.keys.get_mut(&counter_key).filter(|_| keeps_expiry) {
             Some(entry) => entry.value = Value::Text(number.to_string().into_bytes()),
             None => self.set_counter(now, key, number),
         }
@@ -617,13 +631,13 @@ impl Master {
     pub(super) fn set_counter(&mut self, now: u64, key: &[u8], number: u64) {
         let ahead = number.saturating_sub(self.date(now));
         let ahead = if ahead > PROPOSAL_SLACK_US { ahead } else { 0 };
-        let lives = COUNTER_TTL_US + ahead.min(LARGEST_COUNTER);
-        let lives = match self.dates {
-            Dates::Own => Some(lives + COUNTER_PERIOD_US + PROPOSAL_SLACK_US),
-            Dates::Shown(_) => Some(lives),
+        let ttl_us = COUNTER_TTL_US + ahead.min(LARGEST_COUNTER);
+        let ttl_us = match self.dates {
+            Dates::Own => Some(ttl_us + COUNTER_PERIOD_US + PROPOSAL_SLACK_US),
+            Dates::Shown(_) => Some(ttl_us),
             Dates::Unknown => None,
         };
-        let ttl = lives.map(Duration::from_micros);
+        let ttl = ttl_us.map(Duration::from_micros);
         let text = number.to_string().into_bytes();
         self.set(now, &Family::Fence.of(key), text, ttl);
     }
@@ -633,7 +647,7 @@ impl Master {
         let value = Value::Text(value);
         let entry = Entry { value, expires };
         match self.keys.get_mut(key) {
-            Some(there) => *there = entry,
+            Some(existing) => *existing = entry,
             None => {
                 self.keys.insert(key.to_vec(), entry);
             }
@@ -668,9 +682,9 @@ impl Master {
     }
 
     /// Sets the expiry of an existing key to `at`, in microseconds on the master's clock.
-    pub(super) fn expire_at(&mut self, key: &[u8], at: u64) {
+    pub(super) fn expire_at(&mut self, key: &[u8], expires: u64) {
         if let Some(entry) = self.keys.get_mut(key) {
-            entry.expires = Some(at);
+            entry.expires = Some(expires);
         }
     }
 
@@ -693,27 +707,28 @@ impl Master {
     }
 }
 
-impl Waiting {
+impl WaiterQueue {
     /// Adds a waiter to the queue, or renews its place.
     pub(super) fn keep_place(&mut self, ticket: &Ticket, ms: u64) {
-        let beat = u64::try_from(ticket.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
-        let known = self
+        let heartbeat_ms =
+            u64::try_from(ticket.heartbeat.as_nanos().div_ceil(1_000_000)).unwrap_or(0);
+        let was_queued = self
             .alive
-            .insert(ticket.waiter.clone(), ms + beat)
+            .insert(ticket.waiter.clone(), ms + heartbeat_ms)
             .is_some();
-        if !known {
+        if !was_queued {
             self.queue.insert((ticket.number, ticket.waiter.clone()));
         }
-        self.queue_expires = self.queue_expires.max(ms + beat);
+        self.queue_expires = self.queue_expires.max(ms + heartbeat_ms);
         if self.ticket == 0 {
             // Without a ticket key, this is the first waiter, or the key was deleted or evicted. Set the key to the
             // largest ticket of the queue.
             self.ticket = self.queue.last().map_or(0, |(number, _)| *number);
             self.expires = self.queue_expires;
-        } else if !known {
+        } else if !was_queued {
             self.ticket = self.ticket.max(ticket.number);
         }
-        self.expires = self.expires.max(ms + beat);
+        self.expires = self.expires.max(ms + heartbeat_ms);
     }
 
     fn head(&self) -> Option<&Arc<str>> {
@@ -721,13 +736,13 @@ impl Waiting {
     }
 
     /// The waiters ahead of the waiter `me`; all waiters of the queue if `me` is not queued.
-    pub(super) fn before(&self, me: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
+    pub(super) fn before(&self, own_id: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
         let before = self.queue.iter().map(|(_, waiter)| waiter);
-        before.take_while(move |waiter| Some(*waiter) != me)
+        before.take_while(move |waiter| Some(*waiter) != own_id)
     }
 
-    fn ahead(&self, me: Option<&Arc<str>>) -> u64 {
-        self.before(me).count() as u64
+    fn ahead(&self, own_id: Option<&Arc<str>>) -> u64 {
+        self.before(own_id).count() as u64
     }
 
     pub(super) fn purge(&mut self, ms: u64) {
@@ -738,12 +753,12 @@ impl Waiting {
     }
 
     pub(super) fn remove(&mut self, waiter: &Arc<str>) -> bool {
-        let was = self.alive.remove(waiter).is_some();
-        if was {
+        let was_queued = self.alive.remove(waiter).is_some();
+        if was_queued {
             self.queue.retain(|(_, other)| other != waiter);
             self.forget_empty_queue();
         }
-        was
+        was_queued
     }
 
     /// Sets the expiry of the keys `{queue}` and `{alive}` to 0 if no waiter is left. On a server, an empty queue does
@@ -757,7 +772,7 @@ impl Waiting {
 
 impl Entry {
     fn lives(&self, now: u64) -> bool {
-        self.expires.is_none_or(|at| now < at)
+        self.expires.is_none_or(|expires| now < expires)
     }
 
     fn text(&self) -> Option<&[u8]> {
@@ -768,14 +783,14 @@ impl Entry {
     }
 }
 
-/// The first `VALUE_SHOWN` bytes of a lock value.
+/// The first `MAX_VALUE_SHOWN` bytes of a lock value.
 pub(super) fn shown_value(value: &[u8]) -> Vec<u8> {
-    value[..value.len().min(VALUE_SHOWN)].to_vec()
+    value[..value.len().min(MAX_VALUE_SHOWN)].to_vec()
 }
 
 /// Returns the new counter of a lock that is being taken: `proposal`, moved to at most one second before or after
 /// `now`. If this number is not larger than `counter`, returns `counter + 1`.
-pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
+pub(super) fn raised_counter(now: u64, proposal: u64, counter: u64) -> u64 {
     let slack = PROPOSAL_SLACK_US;
     proposal
         .clamp(now.saturating_sub(slack), now + slack)
@@ -784,16 +799,19 @@ pub(super) fn raised(now: u64, proposal: u64, counter: u64) -> u64 {
 
 /// Returns the answer to a repeated acquire of a lock that the client already holds: granted, with the current fencing
 /// counter. If the counter does not exist, returns an error.
-pub(super) fn granted_before(key: &[u8], counter: u64) -> Result<Answer, Fault> {
+pub(super) fn grant_again(key: &[u8], counter: u64) -> Result<Answer, Fault> {
     if counter == 0 {
-        let fence = Family::Fence.of(key);
-        let why = format!("ERR quorate: {} is gone", String::from_utf8_lossy(&fence));
+        let counter_key = Family::Fence.of(key);
+        let why = format!(
+            "ERR quorate: {} is gone",
+            String::from_utf8_lossy(&counter_key)
+        );
         return Err(Fault::Server(why.into()));
     }
     let counter = Some(counter);
     Ok(Answer::Granted { counter })
 }
 
-pub(super) fn parse(text: &[u8]) -> Option<u64> {
+pub(super) fn parse_number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }

@@ -147,7 +147,7 @@ impl Node for MemoryNode {
             };
             let woken = published
                 .into_iter()
-                .filter_map(|(to, key)| Some((subscribers(to)?, key)))
+                .filter_map(|(process, key)| Some((subscribers(process)?, key)))
                 .collect();
             (woken, announced)
         };

@@ -2,16 +2,16 @@
 
 use super::master::Master;
 use crate::keys::Family;
-use crate::node::note::{NOTE_LIVES, NOTE_SHOWN, dated};
+use crate::node::note::{NOTE_LIVES, NOTE_SHOWN, with_start};
 use crate::node::{Claim, Note, NoteItem};
 
 impl Master {
     pub(super) fn note(&mut self, now: u64, item: &NoteItem) -> bool {
-        let mut written = true;
+        let mut is_written = true;
         for key in item.claim.keys() {
-            written &= self.note_on(now, key, item);
+            is_written &= self.note_on(now, key, item);
         }
-        written
+        is_written
     }
 
     fn note_on(&mut self, now: u64, lock: &[u8], item: &NoteItem) -> bool {
@@ -20,36 +20,46 @@ impl Master {
         let Some(held) = held.filter(|_| !item.claim.is_withdrawn()) else {
             return false;
         };
-        let (left, key) = if held == value {
+        let (ttl_left, key) = if held == value {
             (self.ttl_left(now, lock), Family::Note.of(lock))
-        } else if let Some((left, key)) = self.hold_left(now, lock, &held, value) {
-            (Some(left), key)
+        } else if let Some((ttl_left, key)) = self.hold_ttl(now, lock, &held, value) {
+            (Some(ttl_left), key)
         } else {
             return false;
         };
-        let written = left.is_some() && self.text(now, &key).is_ok();
-        if written {
-            let note = dated(item.since, &item.says);
+        let is_written = ttl_left.is_some() && self.text(now, &key).is_ok();
+        if is_written {
+            let note = with_start(item.since, &item.says);
             let value = [&value[..], b" ", note.as_bytes()].concat();
-            self.set(now, &key, value, left.map(|left| left * NOTE_LIVES));
+            self.set(
+                now,
+                &key,
+                value,
+                ttl_left.map(|ttl_left| ttl_left * NOTE_LIVES),
+            );
         }
         if item.announce {
             self.announced.push(lock.to_vec());
         }
-        written
+        is_written
     }
 
     /// Sets the expiry of the lock's note to [`NOTE_LIVES`] times the remaining TTL of the lock. Returns `false` if
     /// there is no note, or if the note belongs to another lock value.
     pub(super) fn keep_note(&mut self, now: u64, claim: &Claim) -> bool {
         let key = Family::Note.of(claim.key());
-        let left = self.ttl_left(now, claim.key());
+        let ttl_left = self.ttl_left(now, claim.key());
         let Ok(Some(note)) = self.text(now, &key).map(|note| note.map(<[u8]>::to_vec)) else {
             return false;
         };
-        let ours = note.starts_with(&claim.token().to_hex());
-        self.set(now, &key, note, left.map(|left| left * NOTE_LIVES));
-        ours
+        let is_own = note.starts_with(&claim.token().to_hex());
+        self.set(
+            now,
+            &key,
+            note,
+            ttl_left.map(|ttl_left| ttl_left * NOTE_LIVES),
+        );
+        is_own
     }
 
     /// The note of the lock `key`; `None` if there is no note, or if it does not belong to the lock value `holder`.

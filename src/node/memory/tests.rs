@@ -52,17 +52,17 @@ fn woken(master: &mut Master) -> Vec<String> {
 #[test]
 fn lock_becomes_free_at_the_moment_its_ttl_ends() {
     let mut master = Master::default();
-    let (one, other) = (claim(1, None), claim(2, None));
+    let (first, second) = (claim(1, None), claim(2, None));
     assert!(matches!(
-        acquire(&mut master, NOW, &one, 5),
+        acquire(&mut master, NOW, &first, 5),
         Answer::Granted { .. }
     ));
     let end = NOW + 5 * SECOND;
-    let refused = acquire(&mut master, end - 1, &other, 5);
+    let refused = acquire(&mut master, end - 1, &second, 5);
     assert!(matches!(refused, Answer::Refused { .. }), "{refused:?}");
     assert_eq!(master.peek(end - 1, b"nightly").expires, Some(end));
     assert_eq!(master.peek(end, b"nightly").holder, None);
-    let granted = acquire(&mut master, end, &other, 5);
+    let granted = acquire(&mut master, end, &second, 5);
     assert!(matches!(granted, Answer::Granted { .. }), "{granted:?}");
 }
 
@@ -71,7 +71,7 @@ fn release_wakes_the_first_waiter_with_an_unexpired_heartbeat() {
     let holder = claim(1, None);
     let first = claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 1)));
     let second = claim(3, Some(ticket("bbbbbbbbbbbbbbbb:1", 2, 60)));
-    for (after, wakes) in [
+    for (release_after, woken_process) in [
         (SECOND - 1_000, "aaaaaaaaaaaaaaaa"),
         (SECOND, "bbbbbbbbbbbbbbbb"),
     ] {
@@ -79,8 +79,8 @@ fn release_wakes_the_first_waiter_with_an_unexpired_heartbeat() {
         acquire(&mut master, NOW, &holder, 30);
         acquire(&mut master, NOW, &first, 30);
         acquire(&mut master, NOW, &second, 30);
-        release(&mut master, NOW + after, &holder);
-        assert_eq!(woken(&mut master), [wakes]);
+        release(&mut master, NOW + release_after, &holder);
+        assert_eq!(woken(&mut master), [woken_process]);
     }
 }
 
@@ -121,16 +121,16 @@ fn extension_reports_a_missing_note_unless_it_also_extends_a_shared_lock() {
         let items = claims.iter().map(item).collect::<Vec<_>>().into();
         master.apply(NOW, &Request::Extend { items })
     };
-    let alone = extended(&[&plain]);
-    assert_eq!(alone, Ok(Answer::Extended(vec![Extended::Unnoted])));
-    let both = extended(&[&plain, &group]);
-    assert_eq!(both, Ok(Answer::Extended(vec![Extended::Kept; 2])));
+    let plain_only = extended(&[&plain]);
+    assert_eq!(plain_only, Ok(Answer::Extended(vec![Extended::Unnoted])));
+    let with_group = extended(&[&plain, &group]);
+    assert_eq!(with_group, Ok(Answer::Extended(vec![Extended::Kept; 2])));
 }
 
 /// All items of the master, sorted by id, because the hash maps of the master have no order.
 fn items(master: &Master, now: u64) -> Vec<Item> {
     let mut items = master.items(now);
-    items.sort_by(|one, other| one.id.cmp(&other.id));
+    items.sort_by(|a, b| a.id.cmp(&b.id));
     items
 }
 
@@ -160,15 +160,16 @@ fn master_restored_from_stored_items_has_the_same_items_and_expiries() {
     acquire(&mut master, NOW, &reader(5), 6);
     master.put_foreign(b"list");
     let before = items(&master, NOW);
-    let until = |kind: Kind| {
-        let of = before.iter().filter(|item| item.id.kind == kind);
-        of.map(|item| item.until.map(|until| (until - NOW) / SECOND))
+    let expiries = |kind: Kind| {
+        let matching = before.iter().filter(|item| item.id.kind == kind);
+        matching
+            .map(|item| item.until.map(|until| (until - NOW) / SECOND))
             .collect::<Vec<_>>()
     };
-    assert_eq!(until(Kind::Line), [Some(20)]);
-    assert_eq!(until(Kind::Place), [Some(10), Some(20)]);
-    assert_eq!(until(Kind::Hold), [Some(5), Some(6)]);
-    assert_eq!(until(Kind::Foreign), [None]);
+    assert_eq!(expiries(Kind::Queue), [Some(20)]);
+    assert_eq!(expiries(Kind::Place), [Some(10), Some(20)]);
+    assert_eq!(expiries(Kind::Hold), [Some(5), Some(6)]);
+    assert_eq!(expiries(Kind::Foreign), [None]);
     let mut copy = Master::default();
     before.iter().cloned().for_each(|item| copy.put(item));
     assert_eq!(items(&copy, NOW), before);
@@ -179,9 +180,9 @@ fn master_restored_from_stored_items_has_the_same_items_and_expiries() {
             .iter()
             .any(|item| item.until == Some(NOW + 10 * SECOND))
     );
-    let line = Id::of(Kind::Line, b"nightly", b"");
-    let has_line = |now| items(&copy, now).iter().any(|item| item.id == line);
-    assert!(has_line(NOW + 20 * SECOND - 1) && !has_line(NOW + 20 * SECOND));
+    let queue = Id::new(Kind::Queue, b"nightly", b"");
+    let has_queue = |now| items(&copy, now).iter().any(|item| item.id == queue);
+    assert!(has_queue(NOW + 20 * SECOND - 1) && !has_queue(NOW + 20 * SECOND));
     let holds = |now| {
         let items = items(&copy, now);
         items

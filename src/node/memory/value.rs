@@ -1,6 +1,6 @@
 //! Reads and writes the application's value that is stored under a lock, on the master in memory.
 
-use super::master::{Master, parse};
+use super::master::{Master, parse_number};
 use crate::keys::Family;
 use crate::node::numbers::LARGEST_COUNTER;
 use crate::node::{Answer, Claim, Fault, StoredValue};
@@ -12,11 +12,11 @@ impl Master {
         claim: &Claim,
         token: u64,
     ) -> Result<Answer, Fault> {
-        let stored = self.stored(now, claim.key())?;
+        let stored = self.stored_value(now, claim.key())?;
         if !self.is_ours(now, claim)? {
             return Ok(Answer::NotOurs);
         }
-        if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
+        if let Some(above) = self.number_above(now, claim.key(), stored.as_ref(), token)? {
             // A stored value contains the fencing number of its writer. If the counter is smaller, raise it to this
             // number, so that the next holder gets a larger number.
             if self.counter(now, claim.key())? < above {
@@ -36,15 +36,15 @@ impl Master {
         token: u64,
         bytes: Option<&[u8]>,
     ) -> Result<Answer, Fault> {
-        let stored = self.stored(now, claim.key())?;
-        if let Some(above) = self.above(now, claim.key(), stored.as_ref(), token)? {
+        let stored = self.stored_value(now, claim.key())?;
+        if let Some(above) = self.number_above(now, claim.key(), stored.as_ref(), token)? {
             return Ok(Answer::CounterAbove(above));
         }
         let key = Family::Value.of(claim.key());
         let run = self.run().clone();
         if let Some(bytes) = bytes {
-            let head = format!("{token} {} ", run.as_str());
-            self.set(now, &key, [head.as_bytes(), bytes].concat(), None);
+            let prefix = format!("{token} {} ", run.as_str());
+            self.set(now, &key, [prefix.as_bytes(), bytes].concat(), None);
         } else {
             self.remove(&key);
             self.set_counter(now, claim.key(), token);
@@ -54,7 +54,7 @@ impl Master {
 
     /// Returns the larger of the lock's fencing counter and the fencing number of the stored value. `None` if neither
     /// is larger than `token`.
-    fn above(
+    fn number_above(
         &mut self,
         now: u64,
         key: &[u8],
@@ -66,7 +66,7 @@ impl Master {
         Ok(Some(largest).filter(|largest| *largest > token))
     }
 
-    fn stored(&mut self, now: u64, key: &[u8]) -> Result<Option<StoredValue>, Fault> {
+    fn stored_value(&mut self, now: u64, key: &[u8]) -> Result<Option<StoredValue>, Fault> {
         let run = self.run().clone();
         let key = Family::Value.of(key);
         let Some(text) = self.text(now, &key)? else {
@@ -74,12 +74,14 @@ impl Master {
         };
         let mut parts = text.splitn(3, |byte| *byte == b' ');
         let number = parts.next().filter(|digits| !digits.starts_with(b"+"));
-        match (number.and_then(parse), parts.next(), parts.next()) {
-            (Some(number @ 1..LARGEST_COUNTER), Some(of), Some(bytes)) if !of.is_empty() => {
+        match (number.and_then(parse_number), parts.next(), parts.next()) {
+            (Some(number @ 1..LARGEST_COUNTER), Some(run_of_value), Some(bytes))
+                if !run_of_value.is_empty() =>
+            {
                 Ok(Some(StoredValue {
                     number,
                     bytes: bytes.to_vec(),
-                    trusted: of == run.as_str().as_bytes(),
+                    trusted: run_of_value == run.as_str().as_bytes(),
                 }))
             }
             _ => {

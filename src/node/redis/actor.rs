@@ -167,21 +167,21 @@ impl Actor {
         loop {
             self.shared.mailbox.register(cx.waker());
             let stage = self.link.stage();
-            if stage != Stage::Talk {
+            if stage != Stage::Transfer {
                 self.socket = None;
                 self.is_gathering = false;
             }
             if stage != Stage::Dial {
                 self.dialing = None;
             }
-            if matches!(stage, Stage::Rest | Stage::Over) {
+            if matches!(stage, Stage::Pause | Stage::End) {
                 self.link.tick(self.clock.now());
             }
             let next = match stage {
-                Stage::Over => return Poll::Ready(()),
+                Stage::End => return Poll::Ready(()),
                 Stage::Dial => self.dial(cx),
-                Stage::Talk => self.transfer(cx),
-                Stage::Rest => Next::Wait,
+                Stage::Transfer => self.transfer(cx),
+                Stage::Pause => Next::Wait,
             };
             let has_changed = self.link.stage() != stage;
             if !has_changed && next == Next::Wait && self.set_timer(cx) == Next::Wait {
@@ -235,7 +235,7 @@ impl Actor {
             if let Err(fault) = write_result {
                 self.link.cut(fault, self.clock.now());
             }
-            if self.link.stage() != Stage::Talk {
+            if self.link.stage() != Stage::Transfer {
                 return Next::Continue;
             }
             if has_more || (has_received && is_full) {
@@ -274,7 +274,7 @@ impl Actor {
     fn read(&mut self, cx: &mut Context<'_>) -> (bool, bool) {
         let mut has_received = false;
         for _ in 0..READS_PER_POLL {
-            let (Stage::Talk, Some(socket)) = (self.link.stage(), &mut self.socket) else {
+            let (Stage::Transfer, Some(socket)) = (self.link.stage(), &mut self.socket) else {
                 return (has_received, false);
             };
             match socket.poll_read(self.link.input(), cx) {
@@ -325,7 +325,7 @@ impl Actor {
 
 impl Drop for Actor {
     fn drop(&mut self) {
-        if self.link.stage() != Stage::Over && !std::thread::panicking() {
+        if self.link.stage() != Stage::End && !std::thread::panicking() {
             self.hand_over();
         }
     }

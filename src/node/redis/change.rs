@@ -62,7 +62,7 @@ async fn execute_order(
     // The connection's name is for information only, so ignore an error in the reply.
     let _ = session.execute(&["CLIENT", "SETNAME", OPERATOR]).await;
     match order {
-        ChangeOrder::Look => {}
+        ChangeOrder::ReadState => {}
         ChangeOrder::Identify => return session.identify(seen).await,
         ChangeOrder::Rights { scope, keys: None } => {
             session.missing_rights(shared, scope, seen).await?;
@@ -170,7 +170,7 @@ impl OwnedValue {
 
     fn number(&self) -> Option<u64> {
         match self {
-            Self::Text(text) => numbers::whole(text),
+            Self::Text(text) => numbers::parse_whole(text),
             Self::Number(number) => u64::try_from(*number).ok(),
             _ => None,
         }

@@ -6,7 +6,7 @@ use super::refusal::reply_fault;
 use super::resp::Value;
 use super::script::Script;
 use crate::node::actor::trust::Memory;
-use crate::node::inspection::plain;
+use crate::node::inspection::server_text;
 use crate::node::numbers;
 use crate::node::{
     Answer, Claim, Extended, Fairness, Fault, Hold, KeyState, Note, NoteItem, Permit, QueueInfo,
@@ -264,7 +264,7 @@ fn stored_value(reply: &Value<'_>, memory: &Memory) -> Result<Option<StoredValue
     let (Some(number), Some(run), Some(bytes)) = (parts.next(), parts.next(), parts.next()) else {
         return Err(NoAnswer::malformed());
     };
-    let number = numbers::whole(number).and_then(|number| i64::try_from(number).ok());
+    let number = numbers::parse_whole(number).and_then(|number| i64::try_from(number).ok());
     Ok(Some(StoredValue {
         number: counter(number.ok_or_else(NoAnswer::malformed)?)?,
         bytes: bytes.to_vec(),
@@ -330,7 +330,7 @@ fn list_answer(page: &[Value<'_>]) -> Option<Answer> {
     let [cursor, Value::Array(keys)] = page else {
         return None;
     };
-    let cursor = numbers::whole(cursor.text()?)?;
+    let cursor = numbers::parse_whole(cursor.text()?)?;
     let keys = keys.iter().map(|key| Some(key.text()?.to_vec()));
     Some(Answer::Keys {
         cursor,
@@ -374,7 +374,7 @@ fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
         holds,
         holder,
         ttl_left: ttl_of(ttl),
-        counter: counter.and_then(|text| numbers::whole(&text)),
+        counter: counter.and_then(|text| numbers::parse_whole(&text)),
         queue: queue
             .iter()
             .zip(ttls)
@@ -408,7 +408,10 @@ fn read_hold(elements: &[Value<'_>]) -> Option<Hold> {
 /// malformed.
 fn read_waiter((id, ttl): (&Value<'_>, &Value<'_>)) -> Option<Waiter> {
     let id = String::from_utf8_lossy(id.text()?).into_owned();
-    Some(Waiter::new(plain(&id), ttl_of(ttl).unwrap_or_default()))
+    Some(Waiter::new(
+        server_text(&id),
+        ttl_of(ttl).unwrap_or_default(),
+    ))
 }
 
 /// Decodes the reply to PTTL. A negative reply gives `None`: the key does not exist or has no expiry.

@@ -17,10 +17,10 @@ use crate::runtime::BoxFuture;
 /// The protocol on one connection to a Redis master, without I/O. The caller transfers the bytes between the driver and
 /// the connection, so no background task is needed.
 ///
-/// A request that is [sent](Node::send) is queued until the next [`turn`](Self::turn). The caller has these duties:
+/// A request that is [sent](Node::send) is queued until the next [`advance`](Self::turn). The caller has these duties:
 ///
 /// - In the stage [`Stage::Dial`]: open a connection.
-/// - In the stage [`Stage::Talk`]: transfer bytes in both directions.
+/// - In the stage [`Stage::Transfer`]: transfer bytes in both directions.
 /// - In any other stage: close the connection.
 /// - Call [`tick`](Self::tick) at the time [`wake_at`](Wants::wake_at).
 /// - Take all times from one monotonic clock.
@@ -69,14 +69,14 @@ impl Driver {
     }
 
     /// Passes `bytes`, which the caller has received from the master, to the driver.
-    pub fn hear(&self, bytes: &[u8], now: Instant) {
+    pub fn receive_bytes(&self, bytes: &[u8], now: Instant) {
         self.link(now, |link| receive(link, bytes, now));
     }
 
-    /// Returns the next actions of the caller. In the stage [`Stage::Talk`], the bytes to write include queued
+    /// Returns the next actions of the caller. In the stage [`Stage::Transfer`], the bytes to write include queued
     /// requests, up to the limit on unanswered requests.
-    pub fn turn(&self, now: Instant) -> Wants {
-        self.link(now, |link| turn(link, now))
+    pub fn advance(&self, now: Instant) -> Wants {
+        self.link(now, |link| advance(link, now))
     }
 
     /// Handles all deadlines that have passed at `now`, for example answer timeouts.
@@ -86,7 +86,7 @@ impl Driver {
 }
 
 fn receive(link: &mut Link, mut bytes: &[u8], now: Instant) {
-    while !bytes.is_empty() && link.stage() == Stage::Talk {
+    while !bytes.is_empty() && link.stage() == Stage::Transfer {
         match link.input().room() {
             Ok(room) => {
                 let count = room.len().min(bytes.len());
@@ -100,9 +100,9 @@ fn receive(link: &mut Link, mut bytes: &[u8], now: Instant) {
     }
 }
 
-fn turn(link: &mut Link, now: Instant) -> Wants {
+fn advance(link: &mut Link, now: Instant) -> Wants {
     let mut bytes = Vec::new();
-    if link.stage() == Stage::Talk {
+    if link.stage() == Stage::Transfer {
         while link.take(now) {}
         if !link.is_at_work() {
             link.settle(now);

@@ -8,7 +8,7 @@ use super::loaded::Scripts;
 use super::resp::Command;
 use super::script::Script;
 use crate::keys::{self, LEADER};
-use crate::node::note::dated;
+use crate::node::note::with_start;
 use crate::node::{
     Claim, Ended, ExtendItem, Fairness, Group, NoteItem, Page, Permit, Request, ServerRun, Shape,
     Ticket,
@@ -304,7 +304,7 @@ impl Scripts {
             let note = if item.claim.is_withdrawn() {
                 ABSENT.to_owned()
             } else {
-                dated(item.since, &item.says)
+                with_start(item.since, &item.says)
             };
             for _ in item.claim.keys() {
                 command.arg(item.claim.token().to_hex()).arg(&note);

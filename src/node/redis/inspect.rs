@@ -13,7 +13,7 @@ use super::resp::{Command, Value};
 use super::shared::Shared;
 use crate::node::Fault;
 use crate::node::Scope;
-use crate::node::inspection::{Inspection, plain};
+use crate::node::inspection::{Inspection, server_text};
 use crate::node::numbers;
 use crate::node::right::MissingRight;
 use crate::protocol;
@@ -168,7 +168,7 @@ fn setting(value: &Value<'_>) -> Option<String> {
     match value {
         Value::Array(pair) => {
             let text = pair.get(1)?.text()?;
-            Some(plain(&String::from_utf8_lossy(text)))
+            Some(server_text(&String::from_utf8_lossy(text)))
         }
         _ => None,
     }

@@ -73,7 +73,7 @@ impl<'a> AgeCall<'a> {
         Some(Self {
             run: text(run)?,
             life: text(life)?,
-            age_ms: numbers::whole(age_ms)?,
+            age_ms: numbers::parse_whole(age_ms)?,
             new_life: text(new_life)?,
             marker: text(marker)?,
         })

@@ -98,11 +98,11 @@ pub enum Stage {
     /// Close the old connection, if there is one, and open a new one.
     Dial,
     /// Transfer bytes to and from the connection.
-    Talk,
+    Transfer,
     /// Close the connection, and open none until the link is in the stage [`Dial`](Self::Dial).
-    Rest,
+    Pause,
     /// The link has ended.
-    Over,
+    End,
 }
 
 impl Link {
@@ -137,9 +137,9 @@ impl Link {
     pub(super) fn stage(&self) -> Stage {
         match self.state {
             State::Dialing { .. } => Stage::Dial,
-            State::Handshaking { .. } | State::Online(_) => Stage::Talk,
-            State::Pausing { .. } => Stage::Rest,
-            State::Over => Stage::Over,
+            State::Handshaking { .. } | State::Online(_) => Stage::Transfer,
+            State::Pausing { .. } => Stage::Pause,
+            State::Over => Stage::End,
         }
     }
 
@@ -209,7 +209,7 @@ impl Link {
 
     /// Called when the connection was lost, or could not be opened, for the reason `fault`.
     pub(super) fn cut(&mut self, fault: Fault, now: Instant) {
-        if matches!(self.stage(), Stage::Dial | Stage::Talk) {
+        if matches!(self.stage(), Stage::Dial | Stage::Transfer) {
             self.lose(fault, now);
         }
     }

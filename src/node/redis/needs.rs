@@ -251,8 +251,8 @@ impl Names {
     /// Names of locks, keys and channels that no client uses. An inspection that uses them does not affect any lock.
     pub(super) fn unused(scope: &Scope, database: i64) -> Self {
         Self {
-            lock: format!("{}quorate-doctor-{}", scope.prefix, scope.unheard_of),
-            channel: format!("{WAKE}{}", scope.unheard_of),
+            lock: format!("{}quorate-doctor-{}", scope.prefix, scope.unused_word),
+            channel: format!("{WAKE}{}", scope.unused_word),
             database,
         }
     }

@@ -206,8 +206,8 @@ mod tests {
     /// The content of a record that contains only one lock key. The lock key expires at `until`.
     fn lease(until: u64) -> Vec<StoredItem> {
         let item = Item {
-            id: Id::of(Kind::Text, b"nightly", b""),
-            what: b"x".to_vec(),
+            id: Id::new(Kind::Text, b"nightly", b""),
+            value: b"x".to_vec(),
             until: Some(until),
         };
         StoredItem::updated(&[], vec![item], 0, Clock::Server { slack: 0 }, &[])
@@ -359,8 +359,8 @@ mod tests {
     #[test]
     fn record_of_one_observer_is_obsolete_when_the_observer_expires() {
         let item = Item {
-            id: Id::of(Kind::Watcher, b"boss", b"0123456789abcdef"),
-            what: Vec::new(),
+            id: Id::new(Kind::Watcher, b"boss", b"0123456789abcdef"),
+            value: Vec::new(),
             until: Some(1_000),
         };
         let stored = StoredItem::updated(&[], vec![item], 0, Clock::Server { slack: 0 }, &[]);

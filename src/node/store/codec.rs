@@ -118,7 +118,7 @@ fn reader_lifetime(lifetime: u64) -> u64 {
 fn round_to_ms(kind: Kind, until: u64) -> u64 {
     match kind {
         Kind::Text | Kind::Foreign | Kind::Watcher => until,
-        Kind::Line | Kind::Place | Kind::Hold => until.div_ceil(1000) * 1000,
+        Kind::Queue | Kind::Place | Kind::Hold => until.div_ceil(1000) * 1000,
     }
 }
 
@@ -142,7 +142,7 @@ impl StoredItem {
             if let Expiry::For { lifetime, .. } = stored.expiry {
                 let known = known_items.iter().find(|known| {
                     known.item.id == stored.item.id
-                        && known.item.what == stored.item.what
+                        && known.item.value == stored.item.value
                         && known.expiry == stored.expiry
                 });
                 stored.is_certain = known.is_some_and(|known| known.is_certain);
@@ -189,7 +189,7 @@ impl StoredItem {
     fn read_item(rest: &mut &[u8]) -> Option<Self> {
         let (&kind, remaining) = rest.split_first()?;
         *rest = remaining;
-        let (key, member, what) = (read_bytes(rest)?, read_bytes(rest)?, read_bytes(rest)?);
+        let (key, member, value) = (read_bytes(rest)?, read_bytes(rest)?, read_bytes(rest)?);
         let (&expiry_code, remaining) = rest.split_first()?;
         *rest = remaining;
         let expiry = match expiry_code {
@@ -210,8 +210,8 @@ impl StoredItem {
             Expiry::Until(until) => Some(until),
             Expiry::Always | Expiry::For { .. } => None,
         };
-        let id = Id::of(kind_of(kind)?, &key, &member);
-        let item = Item { id, what, until };
+        let id = Id::new(kind_of(kind)?, &key, &member);
+        let item = Item { id, value, until };
         let is_certain = !matches!(expiry, Expiry::For { .. });
         Some(Self {
             item,
@@ -306,9 +306,9 @@ impl StoredItem {
     pub(super) fn write(stored_items: &[Self]) -> Vec<u8> {
         let mut state = vec![FORMAT];
         for stored in stored_items {
-            let Item { id, what, .. } = &stored.item;
+            let Item { id, value, .. } = &stored.item;
             state.push(id.kind as u8);
-            for part in [&id.key, &id.member, what] {
+            for part in [&id.key, &id.member, value] {
                 state.extend((part.len() as u32).to_be_bytes());
                 state.extend(part);
             }
@@ -356,7 +356,7 @@ fn kind_of(byte: u8) -> Option<Kind> {
     let kinds = [
         Kind::Text,
         Kind::Foreign,
-        Kind::Line,
+        Kind::Queue,
         Kind::Place,
         Kind::Hold,
         Kind::Watcher,
@@ -372,8 +372,8 @@ mod tests {
 
     fn lease_item(until: u64) -> Item {
         Item {
-            id: Id::of(Kind::Text, b"r0", b""),
-            what: VALUE.to_vec(),
+            id: Id::new(Kind::Text, b"r0", b""),
+            value: VALUE.to_vec(),
             until: Some(until),
         }
     }

@@ -300,7 +300,7 @@ fn execute_request(
         return Err(Fault::Withdrawn);
     }
     if let (Request::Watch { key, on }, Some(process)) = (request, input.process) {
-        let id = Id::of(Kind::Watcher, key, process.as_bytes());
+        let id = Id::new(Kind::Watcher, key, process.as_bytes());
         let index = watchers.iter().position(|watcher| watcher.id == id);
         // Renew the subscription if less than half of its lifetime is left.
         let is_fresh =
@@ -309,8 +309,8 @@ fn execute_request(
             watchers.retain(|watcher| watcher.id != id);
         }
         if !is_fresh && *on {
-            let (what, until) = (Vec::new(), Some(now + micros(SUBSCRIPTION_TIME)));
-            watchers.push(Item { id, what, until });
+            let (value, until) = (Vec::new(), Some(now + micros(SUBSCRIPTION_TIME)));
+            watchers.push(Item { id, value, until });
         }
         return Ok(Answer::Watching);
     }
@@ -342,7 +342,7 @@ fn wakes_of_last_request(master: &mut Master, watchers: &[Item], now: u64) -> Ve
 fn belongs_to(id: &Id, name: &Name) -> bool {
     match id.kind {
         Kind::Text | Kind::Foreign => names::record_of_key(&id.key) == *name,
-        Kind::Line | Kind::Place => id.key == **name,
+        Kind::Queue | Kind::Place => id.key == **name,
         Kind::Hold | Kind::Watcher => names::record_of_lock(&id.key) == *name,
     }
 }

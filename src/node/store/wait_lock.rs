@@ -46,7 +46,7 @@ fn ticket_lock(claim: &Claim, items_after: &[&StoredItem]) -> Option<WaitLock> {
 
 fn value_lock(claim: &Claim, items_after: &[&StoredItem]) -> WaitLock {
     let value = claim.token().to_hex();
-    let is_lock_key = |item: &Item| item.id.kind == Kind::Text && item.what == value;
+    let is_lock_key = |item: &Item| item.id.kind == Kind::Text && item.value == value;
     let is_held = items_after.iter().any(|stored| is_lock_key(&stored.item));
     take_or_release(String::from_utf8_lossy(&value).into(), is_held)
 }
@@ -71,7 +71,7 @@ pub(super) fn lock_of_client_ahead(claim: &Claim, items: &[&StoredItem]) -> Opti
     };
     let mut client_ahead: Option<&[u8]> = None;
     for place in places().filter(|item| item.id.member == waiter) {
-        let rank = |item: &Item| (item.what.clone(), item.id.member.clone());
+        let rank = |item: &Item| (item.value.clone(), item.id.member.clone());
         let earlier =
             places().filter(|item| item.id.key == place.id.key && rank(item) < rank(place));
         let client = match earlier.max_by_key(|item| rank(item)) {
@@ -101,7 +101,7 @@ pub(super) fn lock_of_client_ahead(claim: &Claim, items: &[&StoredItem]) -> Opti
 fn holder<'a>(key: &[u8], items: &[&'a StoredItem]) -> Option<&'a Vec<u8>> {
     let is_value = |item: &&Item| item.id.kind == Kind::Text && item.id.key == key;
     let mut texts = items.iter().map(|stored| &stored.item);
-    texts.find(is_value).map(|item| &item.what)
+    texts.find(is_value).map(|item| &item.value)
 }
 
 /// Whether `name` can name a wait lock: 1 to [`MAX_NAME_BYTES`] bytes, all of them hexadecimal digits or colons. Such a name

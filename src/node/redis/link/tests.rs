@@ -29,24 +29,24 @@ fn ms(ms: u64) -> Duration {
 
 /// Records the answers that callers get, in the order of arrival. Each entry has the number of the caller.
 #[derive(Default)]
-struct Recorded(Mutex<Vec<(usize, Result<Answer, Fault>)>>);
+struct RecordedAnswers(Mutex<Vec<(usize, Result<Answer, Fault>)>>);
 
-impl Recorded {
-    fn all(&self) -> Vec<(usize, Result<Answer, Fault>)> {
+impl RecordedAnswers {
+    fn take_all(&self) -> Vec<(usize, Result<Answer, Fault>)> {
         std::mem::take(&mut *self.0.lock().expect("the mutex must not be poisoned"))
     }
 
     /// Takes the recorded answers. Returns the kind of each fault, for example `timeout`, or `answer` for a success.
     fn kinds(&self) -> Vec<&'static str> {
         let kind = |answer: Result<Answer, Fault>| answer.err().map_or("answer", |f| f.kind());
-        self.all()
+        self.take_all()
             .into_iter()
             .map(|(_, answer)| kind(answer))
             .collect()
     }
 }
 
-impl ReplySink for Recorded {
+impl ReplySink for RecordedAnswers {
     fn answered(&self, number: usize, _: Phase, answer: Result<Answer, Fault>) {
         self.0
             .lock()
@@ -55,13 +55,13 @@ impl ReplySink for Recorded {
     }
 }
 
-impl WakeSink for Recorded {
+impl WakeSink for RecordedAnswers {
     fn woken(&self, node: usize, _: &[u8]) {
-        let said = Ok(Answer::Released(true));
+        let answer = Ok(Answer::Released(true));
         self.0
             .lock()
             .expect("the mutex must not be poisoned")
-            .push((node, said));
+            .push((node, answer));
     }
 }
 
@@ -70,7 +70,7 @@ impl WakeSink for Recorded {
 struct Bench {
     link: Link,
     shared: Arc<Shared>,
-    told: Arc<Recorded>,
+    recorded: Arc<RecordedAnswers>,
 }
 
 /// A roster whose clock shows the time at `ms` milliseconds.
@@ -110,17 +110,17 @@ impl Bench {
         Self {
             link: Link::new(shared.clone(), 7, at(0)),
             shared,
-            told: Arc::default(),
+            recorded: Arc::default(),
         }
     }
 
-    fn ask(&self, number: usize, request: Request) {
-        let reply = Reply::new(self.told.clone(), number, Phase::Acquire);
+    fn push_request(&self, number: usize, request: Request) {
+        let reply = Reply::new(self.recorded.clone(), number, Phase::Acquire);
         let pushed = self.shared.mailbox.push(Queued::new(request, reply));
         assert!(pushed.is_ok(), "the mailbox must have room");
     }
 
-    fn say(&mut self, bytes: &[u8], now: u64) {
+    fn receive_bytes(&mut self, bytes: &[u8], now: u64) {
         let input = self.link.input();
         let room = input.room().expect("the input buffer must have room");
         room[..bytes.len()].copy_from_slice(bytes);
@@ -129,7 +129,7 @@ impl Bench {
     }
 
     /// Takes all bytes that the link wants to write, as a socket would do.
-    fn written(&mut self) -> String {
+    fn take_written(&mut self) -> String {
         let output = self.link.output();
         let text = String::from_utf8_lossy(output.unwritten()).into_owned();
         output.mark_written(text.len());
@@ -137,13 +137,13 @@ impl Bench {
     }
 
     fn greet(&mut self, now: u64) {
-        self.greet_by(&GREETING, now);
+        self.greet_with_replies(&GREETING, now);
     }
 
-    fn greet_by(&mut self, greeting: &[&str], now: u64) {
+    fn greet_with_replies(&mut self, greeting: &[&str], now: u64) {
         assert_eq!(self.link.stage(), Stage::Dial);
         self.link.dialed(at(now));
-        let written = self.written();
+        let written = self.take_written();
         let command = |line: &&str| {
             line.strip_prefix('*')
                 .is_some_and(|n| n.parse::<u8>().is_ok())
@@ -154,23 +154,23 @@ impl Bench {
             greeting.len(),
             "the handshake must send one request for each reply of the greeting"
         );
-        self.say(greeting.concat().as_bytes(), now);
+        self.receive_bytes(greeting.concat().as_bytes(), now);
         // The link had a connection before, and closes that connection at the server with CLIENT KILL.
-        if self.written().contains("KILL") {
-            self.say(b":0\r\n", now);
+        if self.take_written().contains("KILL") {
+            self.receive_bytes(b":0\r\n", now);
         }
     }
 
     /// Lets time pass from `now` until the link wants to connect, and completes the handshake of the new connection.
     /// Returns the time at which the handshake was completed.
     fn greet_again(&mut self, now: u64) -> u64 {
-        let now = self.dials(now);
+        let now = self.redial(now);
         self.greet(now);
         now
     }
 
     /// Lets time pass until the link wants to connect, and returns that time in milliseconds.
-    fn dials(&mut self, mut now: u64) -> u64 {
+    fn redial(&mut self, mut now: u64) -> u64 {
         while self.link.stage() != Stage::Dial {
             now += 1;
             self.link.tick(at(now));
@@ -179,7 +179,7 @@ impl Bench {
     }
 
     /// Calls `tick` for each millisecond from `from` to `to`.
-    fn pass(&mut self, from: u64, to: u64) {
+    fn tick_through(&mut self, from: u64, to: u64) {
         for now in from..=to {
             self.link.tick(at(now));
         }
@@ -230,35 +230,38 @@ fn release(n: u8) -> Request {
 fn requests_are_sent_in_order_and_answers_reach_their_callers() {
     let mut bench = Bench::new();
     bench.greet(0);
-    bench.ask(1, acquire(1));
-    bench.ask(2, release(1));
+    bench.push_request(1, acquire(1));
+    bench.push_request(2, release(1));
     assert!(bench.link.take(at(1)));
-    let written = bench.written();
+    let written = bench.take_written();
     assert_eq!(written.matches("EVALSHA").count(), 2, "{written}");
-    bench.say(b":5\r\n:", 2);
-    bench.say(b"1\r\n", 3);
+    bench.receive_bytes(b":5\r\n:", 2);
+    bench.receive_bytes(b"1\r\n", 3);
     let counter = Some(5);
     let granted = (1, Ok(Answer::Granted { counter }));
-    assert_eq!(bench.told.all(), [granted, (2, Ok(Answer::Released(true)))]);
+    assert_eq!(
+        bench.recorded.take_all(),
+        [granted, (2, Ok(Answer::Released(true)))]
+    );
 }
 
 #[test]
 fn request_answered_with_noscript_is_sent_again_together_with_the_scripts() {
     let mut bench = Bench::new();
     bench.greet(0);
-    bench.ask(1, release(1));
+    bench.push_request(1, release(1));
     assert!(bench.link.take(at(1)));
-    bench.written();
-    bench.say(b"-NOSCRIPT No matching script.\r\n", 2);
+    bench.take_written();
+    bench.receive_bytes(b"-NOSCRIPT No matching script.\r\n", 2);
     // The master has lost its scripts. Send the request directly after the SCRIPT LOAD commands: while the link waited
     // for their replies, the master could lose the scripts a second time.
     bench.link.take(at(3));
-    let written = bench.written();
+    let written = bench.take_written();
     assert_eq!(written.matches("LOAD").count(), 8, "{written}");
     assert_eq!(written.matches("EVALSHA").count(), 1, "{written}");
-    bench.say(SHA.repeat(8).as_bytes(), 4);
-    bench.say(b":1\r\n", 4);
-    assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(true)))]);
+    bench.receive_bytes(SHA.repeat(8).as_bytes(), 4);
+    bench.receive_bytes(b":1\r\n", 4);
+    assert_eq!(bench.recorded.take_all(), [(1, Ok(Answer::Released(true)))]);
 }
 
 #[test]
@@ -271,7 +274,7 @@ fn scripts_that_plain_locks_do_not_need_are_loaded_on_first_use() {
     };
     let fresh = Claim::new("", b"r", Token::from_bytes([1; 16]), true);
     let claim = Arc::new(fresh.with_group(Group::new(vec![part])));
-    bench.ask(
+    bench.push_request(
         1,
         Request::Release {
             claim: claim.clone(),
@@ -280,20 +283,20 @@ fn scripts_that_plain_locks_do_not_need_are_loaded_on_first_use() {
     );
     bench.link.take(at(1));
     bench.link.take(at(1));
-    let written = bench.written();
+    let written = bench.take_written();
     assert_eq!(written.matches("LOAD").count(), 4, "{written}");
     assert!(
         !written.contains("EVALSHA"),
         "the request must wait until the server has returned the SHA1 names of the scripts"
     );
-    bench.say(SHA.repeat(4).as_bytes(), 2);
+    bench.receive_bytes(SHA.repeat(4).as_bytes(), 2);
     bench.link.take(at(2));
-    assert_eq!(bench.written().matches("EVALSHA").count(), 1);
-    bench.say(b":1\r\n", 3);
-    bench.ask(2, Request::Release { claim, leave: true });
+    assert_eq!(bench.take_written().matches("EVALSHA").count(), 1);
+    bench.receive_bytes(b":1\r\n", 3);
+    bench.push_request(2, Request::Release { claim, leave: true });
     bench.link.take(at(4));
     assert!(
-        !bench.written().contains("LOAD"),
+        !bench.take_written().contains("LOAD"),
         "the scripts must be loaded only once per connection"
     );
 }
@@ -301,29 +304,29 @@ fn scripts_that_plain_locks_do_not_need_are_loaded_on_first_use() {
 #[test]
 fn only_the_first_request_to_an_unreachable_master_waits_for_the_connect_timeout() {
     let mut bench = Bench::new();
-    bench.ask(1, acquire(1));
-    bench.pass(0, CONNECT_TIMEOUT - 1);
-    assert_eq!(bench.told.kinds(), [""; 0]);
-    bench.pass(CONNECT_TIMEOUT, CONNECT_TIMEOUT);
-    assert_eq!(bench.told.kinds(), ["down"]);
+    bench.push_request(1, acquire(1));
+    bench.tick_through(0, CONNECT_TIMEOUT - 1);
+    assert_eq!(bench.recorded.kinds(), [""; 0]);
+    bench.tick_through(CONNECT_TIMEOUT, CONNECT_TIMEOUT);
+    assert_eq!(bench.recorded.kinds(), ["down"]);
     for now in 0..4 {
-        bench.ask(2, acquire(2));
+        bench.push_request(2, acquire(2));
         bench.link.tick(at(CONNECT_TIMEOUT + now));
-        assert_eq!(bench.told.kinds(), ["down"]);
+        assert_eq!(bench.recorded.kinds(), ["down"]);
     }
 }
 
 #[test]
 fn handshake_that_the_master_does_not_complete_times_out() {
     let mut bench = Bench::new();
-    bench.ask(1, acquire(1));
+    bench.push_request(1, acquire(1));
     bench.link.dialed(at(400));
-    bench.say(b"%1\r\n+proto\r\n:3\r\n", 450);
-    bench.pass(450, 400 + CONNECT_TIMEOUT - 1);
-    assert_eq!(bench.link.stage(), Stage::Talk);
-    bench.pass(400 + CONNECT_TIMEOUT, 400 + CONNECT_TIMEOUT);
-    assert_eq!(bench.told.kinds(), ["down"]);
-    assert_eq!(bench.link.stage(), Stage::Rest);
+    bench.receive_bytes(b"%1\r\n+proto\r\n:3\r\n", 450);
+    bench.tick_through(450, 400 + CONNECT_TIMEOUT - 1);
+    assert_eq!(bench.link.stage(), Stage::Transfer);
+    bench.tick_through(400 + CONNECT_TIMEOUT, 400 + CONNECT_TIMEOUT);
+    assert_eq!(bench.recorded.kinds(), ["down"]);
+    assert_eq!(bench.link.stage(), Stage::Pause);
 }
 
 /// Regression test: one connect timeout covered opening the connection and the whole handshake. On a busy machine,
@@ -331,31 +334,31 @@ fn handshake_that_the_master_does_not_complete_times_out() {
 #[test]
 fn slow_handshake_that_makes_progress_does_not_time_out() {
     let mut bench = Bench::new();
-    bench.ask(1, acquire(1));
+    bench.push_request(1, acquire(1));
     // The task of the link first runs long after the link was created.
     bench.link.dialing(at(800));
-    bench.pass(800, 1_200);
+    bench.tick_through(800, 1_200);
     bench.greet(1_200);
-    assert_eq!(bench.told.kinds(), [""; 0]);
+    assert_eq!(bench.recorded.kinds(), [""; 0]);
     assert!(bench.link.take(at(1_200)));
-    assert!(bench.written().contains("EVALSHA"));
+    assert!(bench.take_written().contains("EVALSHA"));
 
     let mut bench = Bench::new();
-    bench.ask(1, acquire(1));
+    bench.push_request(1, acquire(1));
     let subscriber = Subscriber {
         process: "0123456789abcdef".into(),
         node: 0,
-        sink: bench.told.clone(),
+        sink: bench.recorded.clone(),
     };
     assert!(bench.shared.subscriber.set(subscriber).is_ok());
     bench.link.dialed(at(400));
-    bench.pass(400, 800);
-    bench.say(GREETING.concat().as_bytes(), 800);
-    assert!(bench.written().contains("SUBSCRIBE"));
-    bench.pass(800, 800 + CONNECT_TIMEOUT - 1);
-    assert_eq!(bench.told.kinds(), [""; 0]);
-    bench.pass(800 + CONNECT_TIMEOUT, 800 + CONNECT_TIMEOUT);
-    assert_eq!(bench.told.kinds(), ["down"]);
+    bench.tick_through(400, 800);
+    bench.receive_bytes(GREETING.concat().as_bytes(), 800);
+    assert!(bench.take_written().contains("SUBSCRIBE"));
+    bench.tick_through(800, 800 + CONNECT_TIMEOUT - 1);
+    assert_eq!(bench.recorded.kinds(), [""; 0]);
+    bench.tick_through(800 + CONNECT_TIMEOUT, 800 + CONNECT_TIMEOUT);
+    assert_eq!(bench.recorded.kinds(), ["down"]);
 }
 
 #[test]
@@ -376,11 +379,11 @@ fn requests_end_within_the_node_timeout_if_the_master_disconnects_after_each_han
         }
         match asked_at {
             None => {
-                bench.ask(1, acquire(1));
+                bench.push_request(1, acquire(1));
                 asked_at = Some(now);
                 bench.link.tick(at(now));
             }
-            Some(since) if !bench.told.all().is_empty() => {
+            Some(since) if !bench.recorded.take_all().is_empty() => {
                 worst = worst.max(now - since);
                 asked_at = None;
             }
@@ -403,20 +406,20 @@ fn pending_releases_never_starve_requests() {
     // The link has no connection, so the 3,000 releases become pending.
     bench.link.cut(Fault::Down("refused".into()), at(0));
     for _ in 0..3_000 {
-        bench.ask(0, release(1));
+        bench.push_request(0, release(1));
     }
     bench.link.tick(at(0));
-    assert_eq!(bench.told.kinds().len(), 3_000);
+    assert_eq!(bench.recorded.kinds().len(), 3_000);
     let mut now = 0;
-    for life in 0..5 {
+    for attempt in 0..5 {
         now = bench.greet_again(now);
-        bench.ask(1, acquire(2));
+        bench.push_request(1, acquire(2));
         bench.link.take(at(now));
-        let written = bench.written();
+        let written = bench.take_written();
         let proposals = written.matches("10000\r\n").count();
         assert_eq!(
             proposals, 1,
-            "the acquire must be sent exactly once on connection {life}"
+            "the acquire must be sent exactly once on connection {attempt}"
         );
         let first = written
             .find(&*hex(1))
@@ -428,7 +431,7 @@ fn pending_releases_never_starve_requests() {
         bench
             .link
             .cut(Fault::Down("connection closed".into()), at(now));
-        assert_eq!(bench.told.kinds(), ["disconnected"]);
+        assert_eq!(bench.recorded.kinds(), ["disconnected"]);
     }
 }
 
@@ -440,32 +443,32 @@ fn hex(n: u8) -> String {
 fn stalled_master_is_sent_nothing_until_it_answers() {
     let mut bench = Bench::new();
     bench.greet(0);
-    bench.ask(1, acquire(1));
+    bench.push_request(1, acquire(1));
     bench.link.take(at(0));
-    bench.written();
-    bench.pass(1, NODE_TIMEOUT);
-    assert_eq!(bench.told.kinds(), ["timeout"]);
-    bench.ask(2, acquire(2));
+    bench.take_written();
+    bench.tick_through(1, NODE_TIMEOUT);
+    assert_eq!(bench.recorded.kinds(), ["timeout"]);
+    bench.push_request(2, acquire(2));
     bench.link.take(at(60));
-    assert_eq!(bench.told.kinds(), ["stalled"]);
-    bench.say(b":5\r\n", 70);
-    bench.ask(3, acquire(3));
+    assert_eq!(bench.recorded.kinds(), ["stalled"]);
+    bench.receive_bytes(b":5\r\n", 70);
+    bench.push_request(3, acquire(3));
     assert!(
         bench.link.take(at(71)),
         "the link must send requests after the stalled master has answered"
     );
-    bench.pass(72, 121);
-    assert_eq!(bench.told.kinds(), ["timeout"]);
-    bench.pass(122, 620);
+    bench.tick_through(72, 121);
+    assert_eq!(bench.recorded.kinds(), ["timeout"]);
+    bench.tick_through(122, 620);
     assert_eq!(
         bench.link.stage(),
-        Stage::Talk,
+        Stage::Transfer,
         "the link must keep the same connection"
     );
-    bench.pass(621, 622);
+    bench.tick_through(621, 622);
     assert_ne!(
         bench.link.stage(),
-        Stage::Talk,
+        Stage::Transfer,
         "the stalled connection must be abandoned"
     );
 }
@@ -476,20 +479,24 @@ fn stalled_master_is_sent_requests_again_when_no_answer_is_overdue() {
         let mut bench = Bench::new();
         bench.greet(0);
         for (number, asked) in [(1, 0), (2, 40)] {
-            bench.ask(number.into(), acquire(number));
+            bench.push_request(number.into(), acquire(number));
             bench.link.take(at(asked));
         }
-        bench.pass(41, NODE_TIMEOUT);
-        assert_eq!(bench.told.kinds(), ["timeout", "timeout"]);
-        bench.say(b":5\r\n", answers);
-        bench.ask(3, acquire(3));
+        bench.tick_through(41, NODE_TIMEOUT);
+        assert_eq!(bench.recorded.kinds(), ["timeout", "timeout"]);
+        bench.receive_bytes(b":5\r\n", answers);
+        bench.push_request(3, acquire(3));
         assert_eq!(
             bench.link.take(at(answers)),
             caught_up,
             "after an answer at {answers} ms"
         );
-        let told: &[&str] = if caught_up { &[] } else { &["stalled"] };
-        assert_eq!(bench.told.kinds(), told, "after an answer at {answers} ms");
+        let recorded: &[&str] = if caught_up { &[] } else { &["stalled"] };
+        assert_eq!(
+            bench.recorded.kinds(),
+            recorded,
+            "after an answer at {answers} ms"
+        );
     }
 }
 
@@ -502,16 +509,16 @@ fn release_refused_with_a_temporary_error_is_sent_again() {
     ] {
         let mut bench = Bench::new();
         bench.greet(0);
-        bench.ask(1, release(1));
+        bench.push_request(1, release(1));
         bench.link.take(at(1));
-        assert!(bench.written().contains(&*hex(1)));
-        bench.say(says.as_bytes(), 2);
-        assert_eq!(bench.told.kinds().len(), 1);
+        assert!(bench.take_written().contains(&*hex(1)));
+        bench.receive_bytes(says.as_bytes(), 2);
+        assert_eq!(bench.recorded.kinds().len(), 1);
         let mut sent = String::new();
         for now in 3..1_500 {
             bench.link.tick(at(now));
             bench.link.take(at(now));
-            sent += &bench.written();
+            sent += &bench.take_written();
         }
         assert_eq!(
             sent.contains(&*hex(1)),
@@ -526,7 +533,7 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
     let mut bench = Bench::new();
     bench.greet(0);
     for _ in 0..1_000 {
-        bench.ask(
+        bench.push_request(
             1,
             Request::Status {
                 key: b"job".as_slice().into(),
@@ -534,9 +541,9 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
         );
     }
     bench.link.take(at(0));
-    bench.written();
+    bench.take_written();
     let refused = |bench: &Bench| {
-        let kinds = bench.told.kinds();
+        let kinds = bench.recorded.kinds();
         kinds.iter().filter(|kind| **kind == "overloaded").count()
     };
     let mut overloaded = 0;
@@ -544,7 +551,7 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
     for now in 1..2_000 {
         // The master answers one request every 20 ms. This is too slow for 1,000 queued requests.
         if now % 20 == 0 && now < 1_000 {
-            bench.say(b"*3\r\n_\r\n:0\r\n_\r\n", now);
+            bench.receive_bytes(b"*3\r\n_\r\n:0\r\n_\r\n", now);
         }
         bench.link.take(at(now));
         bench.link.tick(at(now));
@@ -579,22 +586,22 @@ fn unexpected_or_malformed_reply_ends_the_connection() {
     ] {
         let mut bench = Bench::new();
         bench.greet(0);
-        bench.ask(1, acquire(1));
-        bench.ask(2, release(9));
+        bench.push_request(1, acquire(1));
+        bench.push_request(2, release(9));
         bench.link.take(at(0));
-        bench.say(malformed, 1);
+        bench.receive_bytes(malformed, 1);
         assert_ne!(
             bench.link.stage(),
-            Stage::Talk,
+            Stage::Transfer,
             "{}",
             malformed.escape_ascii()
         );
-        let told = bench.told.all();
+        let recorded = bench.recorded.take_all();
         assert!(
-            told.iter().all(|(_, said)| said.is_err()),
-            "every request must get a fault: {told:?}"
+            recorded.iter().all(|(_, answer)| answer.is_err()),
+            "every request must get a fault: {recorded:?}"
         );
-        assert_eq!(told.len(), 2);
+        assert_eq!(recorded.len(), 2);
     }
 }
 
@@ -602,36 +609,36 @@ fn unexpected_or_malformed_reply_ends_the_connection() {
 fn reply_without_an_outstanding_request_ends_the_connection() {
     let mut bench = Bench::new();
     bench.greet(0);
-    bench.say(b":1\r\n", 1);
-    assert_ne!(bench.link.stage(), Stage::Talk);
+    bench.receive_bytes(b":1\r\n", 1);
+    assert_ne!(bench.link.stage(), Stage::Transfer);
 }
 
 #[test]
 fn extra_reply_in_a_handshake_ends_the_connection() {
     let mut bench = Bench::new();
     bench.link.dialed(at(0));
-    bench.say(format!("{}:1\r\n", GREETING.concat()).as_bytes(), 1);
-    assert_ne!(bench.link.stage(), Stage::Talk);
-    bench.ask(1, acquire(1));
+    bench.receive_bytes(format!("{}:1\r\n", GREETING.concat()).as_bytes(), 1);
+    assert_ne!(bench.link.stage(), Stage::Transfer);
+    bench.push_request(1, acquire(1));
     bench.link.tick(at(2));
-    assert_eq!(bench.told.kinds(), ["server_error"]);
+    assert_eq!(bench.recorded.kinds(), ["server_error"]);
 }
 
 #[test]
 fn silent_connection_is_pinged_and_closed_if_the_ping_is_not_answered() {
     let mut bench = Bench::new();
     bench.greet(0);
-    bench.pass(0, 1_999);
-    assert_eq!(bench.written(), "");
-    bench.pass(2_000, 2_001);
-    assert_eq!(bench.written(), "*1\r\n$4\r\nPING\r\n");
-    bench.say(b"+PONG\r\n", 2_010);
-    bench.pass(2_010, 4_100);
-    assert_eq!(bench.written(), "*1\r\n$4\r\nPING\r\n");
-    bench.pass(4_100, 4_800);
+    bench.tick_through(0, 1_999);
+    assert_eq!(bench.take_written(), "");
+    bench.tick_through(2_000, 2_001);
+    assert_eq!(bench.take_written(), "*1\r\n$4\r\nPING\r\n");
+    bench.receive_bytes(b"+PONG\r\n", 2_010);
+    bench.tick_through(2_010, 4_100);
+    assert_eq!(bench.take_written(), "*1\r\n$4\r\nPING\r\n");
+    bench.tick_through(4_100, 4_800);
     assert_ne!(
         bench.link.stage(),
-        Stage::Talk,
+        Stage::Transfer,
         "a connection whose PING is not answered must be abandoned"
     );
 }
@@ -642,7 +649,7 @@ fn wake_ups_between_replies_reach_the_subscriber() {
     let subscriber = Subscriber {
         process: "0123456789abcdef".into(),
         node: 5,
-        sink: bench.told.clone(),
+        sink: bench.recorded.clone(),
     };
     bench
         .shared
@@ -650,23 +657,23 @@ fn wake_ups_between_replies_reach_the_subscriber() {
         .set(subscriber)
         .expect("the first subscriber must be accepted");
     bench.link.dialed(at(0));
-    bench.written();
-    bench.say(GREETING.concat().as_bytes(), 0);
-    let written = bench.written();
+    bench.take_written();
+    bench.receive_bytes(GREETING.concat().as_bytes(), 0);
+    let written = bench.take_written();
     assert!(
         written.contains("quorate:wake:0123456789abcdef"),
         "the link must subscribe to the channel of its process: {written}"
     );
     // The first wake-up may arrive directly after the reply to the subscription.
-    bench.say(
+    bench.receive_bytes(
         b">3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n>3\r\n+message\r\n$1\r\nx\r\n$3\r\njob\r\n",
         1,
     );
-    assert_eq!(bench.told.all(), [(5, Ok(Answer::Released(true)))]);
-    bench.ask(1, release(1));
+    assert_eq!(bench.recorded.take_all(), [(5, Ok(Answer::Released(true)))]);
+    bench.push_request(1, release(1));
     bench.link.take(at(2));
-    bench.say(b">3\r\n+message\r\n$1\r\nx\r\n$3\r\njob\r\n:0\r\n", 3);
-    assert_eq!(bench.told.all().len(), 2);
+    bench.receive_bytes(b">3\r\n+message\r\n$1\r\nx\r\n$3\r\njob\r\n:0\r\n", 3);
+    assert_eq!(bench.recorded.take_all().len(), 2);
 }
 
 fn write(until: u64, run: Option<&str>) -> Request {
@@ -682,43 +689,43 @@ fn write(until: u64, run: Option<&str>) -> Request {
 }
 
 /// Queues a write, lets the link take it from the mailbox, and loads the two scripts for stored values.
-fn taken(bench: &mut Bench, request: Request) {
+fn take_write(bench: &mut Bench, request: Request) {
     bench.greet(0);
-    bench.ask(1, request);
+    bench.push_request(1, request);
     assert!(
         bench.link.take(at(1)),
         "`take` must return true: more requests may be queued"
     );
     bench.link.take(at(1));
-    assert!(bench.written().contains("LOAD"));
-    bench.say(SHA.repeat(2).as_bytes(), 2);
+    assert!(bench.take_written().contains("LOAD"));
+    bench.receive_bytes(SHA.repeat(2).as_bytes(), 2);
 }
 
 #[test]
 fn outstanding_write_is_never_sent_again() {
     let mut bench = Bench::new();
-    taken(&mut bench, write(10_000, Some("a")));
+    take_write(&mut bench, write(10_000, Some("a")));
     bench.link.take(at(3));
     // The stored text consists of the fencing number 7, the server run `a`, and the bytes `3`.
-    let written = bench.written();
+    let written = bench.take_written();
     assert!(
         written.ends_with("\r\n7\r\n$1\r\na\r\n$1\r\n3\r\n"),
         "the write must be sent: {written}"
     );
     bench.link.cut(Fault::Down("closed".into()), at(4));
-    assert_eq!(bench.told.kinds(), ["disconnected"]);
+    assert_eq!(bench.recorded.kinds(), ["disconnected"]);
     let now = bench.greet_again(4);
     bench.link.take(at(now));
-    assert_eq!(bench.written(), "");
+    assert_eq!(bench.take_written(), "");
 }
 
 #[test]
 fn value_write_whose_deadline_has_passed_is_not_sent() {
     let mut bench = Bench::new();
-    taken(&mut bench, write(3, None));
+    take_write(&mut bench, write(3, None));
     bench.link.take(at(3));
-    assert_eq!(bench.written(), "");
-    assert_eq!(bench.told.kinds(), ["withdrawn"]);
+    assert_eq!(bench.take_written(), "");
+    assert_eq!(bench.recorded.kinds(), ["withdrawn"]);
 }
 
 #[test]
@@ -736,10 +743,18 @@ fn value_write_is_not_sent_if_the_server_restarted_after_the_read() {
         if let (Request::Write { claim, .. }, true) = (&request, withdrawn) {
             claim.withdraw();
         }
-        taken(&mut bench, request);
+        take_write(&mut bench, request);
         bench.link.take(at(3));
-        assert_eq!(!bench.written().is_empty(), sent, "{run:?} {withdrawn}");
-        assert_eq!(bench.told.kinds().is_empty(), sent, "{run:?} {withdrawn}");
+        assert_eq!(
+            !bench.take_written().is_empty(),
+            sent,
+            "{run:?} {withdrawn}"
+        );
+        assert_eq!(
+            bench.recorded.kinds().is_empty(),
+            sent,
+            "{run:?} {withdrawn}"
+        );
     }
 }
 
@@ -749,14 +764,14 @@ fn second_address_of_the_same_server_is_refused() {
     let mut first = Bench::at("redis://127.0.0.1", options.clone());
     let mut second = Bench::at("redis://[::1]", options);
     first.greet(0);
-    second.ask(1, acquire(1));
+    second.push_request(1, acquire(1));
     second.greet(0);
-    let told = second.told.all();
-    let same = Fault::SameServer("127.0.0.1:6379".into());
-    assert_eq!(told, [(1, Err(same.clone()))]);
+    let recorded = second.recorded.take_all();
+    let same_server = Fault::SameServer("127.0.0.1:6379".into());
+    assert_eq!(recorded, [(1, Err(same_server.clone()))]);
     assert!(
-        same.to_string().contains("127.0.0.1:6379"),
-        "the fault must name the first address: {same}"
+        same_server.to_string().contains("127.0.0.1:6379"),
+        "the fault must name the first address: {same_server}"
     );
     // The first connection is lost, but the link to the second address is still refused. The server may already have
     // voted at its first address, and must not vote twice.
@@ -764,9 +779,9 @@ fn second_address_of_the_same_server_is_refused() {
         .link
         .cut(Fault::Down("connection closed".into()), at(1));
     let now = second.greet_again(1);
-    second.ask(2, acquire(1));
+    second.push_request(2, acquire(1));
     second.link.tick(at(now));
-    assert_eq!(second.told.all(), [(2, Err(same))]);
+    assert_eq!(second.recorded.take_all(), [(2, Err(same_server))]);
 }
 
 #[test]
@@ -775,45 +790,45 @@ fn exchanged_addresses_of_two_masters_vote_again_after_max_ttl() {
     let options = options(roster(&clock));
     let mut first = Bench::at("redis://127.0.0.1", options.clone());
     let mut second = Bench::at("redis://[::1]", options);
-    let gone = || Fault::Down("connection closed".into());
+    let connection_closed = || Fault::Down("connection closed".into());
     greet_as(&mut first, "a", "", 0);
     greet_as(&mut second, "b", "", 0);
     // The proxies in front of both masters are exchanged. The first address connects before the second one has noticed.
-    first.link.cut(gone(), at(1));
-    let mut now = first.dials(1);
+    first.link.cut(connection_closed(), at(1));
+    let mut now = first.redial(1);
     greet_as(&mut first, "b", "", now);
-    first.ask(1, acquire(1));
+    first.push_request(1, acquire(1));
     first.link.tick(at(now));
-    assert_eq!(first.told.kinds(), ["same_server"]);
-    second.link.cut(gone(), at(now));
-    now = second.dials(now);
+    assert_eq!(first.recorded.kinds(), ["same_server"]);
+    second.link.cut(connection_closed(), at(now));
+    now = second.redial(now);
     clock.store(now, Ordering::Relaxed);
     greet_as(&mut second, "a", "", now);
-    second.ask(1, acquire(1));
+    second.push_request(1, acquire(1));
     second.link.take(at(now));
     assert_eq!(
-        second.told.kinds(),
+        second.recorded.kinds(),
         ["quarantined"],
         "the server a must not vote twice"
     );
-    now = first.dials(now);
+    now = first.redial(now);
     clock.store(now, Ordering::Relaxed);
     greet_as(&mut first, "b", "", now);
-    first.ask(2, acquire(2));
+    first.push_request(2, acquire(2));
     first.link.take(at(now));
     assert_eq!(
-        first.told.kinds(),
+        first.recorded.kinds(),
         ["quarantined"],
         "the server b must not vote twice"
     );
     for bench in [&mut first, &mut second] {
-        bench.written();
-        bench.ask(3, acquire(3));
+        bench.take_written();
+        bench.push_request(3, acquire(3));
         bench.link.take(at(now + 30_000));
         assert!(
-            bench.written().contains("EVALSHA"),
+            bench.take_written().contains("EVALSHA"),
             "both masters must vote again after max_ttl: {:?}",
-            bench.told.kinds()
+            bench.recorded.kinds()
         );
     }
 }
@@ -824,66 +839,66 @@ fn master_with_a_negative_uptime_votes_max_ttl_after_the_first_contact() {
     let mut bench = Bench::new();
     let info = "run_id:a\r\nuptime_in_seconds:-7200\r\n";
     greet_with(&mut bench, info, "", 0);
-    bench.ask(1, acquire(1));
-    bench.ask(2, release(1));
+    bench.push_request(1, acquire(1));
+    bench.push_request(2, release(1));
     bench.link.take(at(1));
-    let told = bench.told.all();
-    let [(1, Err(Fault::Quarantined(left)))] = &told[..] else {
-        panic!("the vote must be withheld, but the release must be sent: {told:?}");
+    let recorded = bench.recorded.take_all();
+    let [(1, Err(Fault::Quarantined(left)))] = &recorded[..] else {
+        panic!("the vote must be withheld, but the release must be sent: {recorded:?}");
     };
     assert_eq!(*left, ms(29_999));
-    assert!(bench.written().contains("EVALSHA"));
-    bench.say(b":1\r\n", 2);
+    assert!(bench.take_written().contains("EVALSHA"));
+    bench.receive_bytes(b":1\r\n", 2);
     // A later connection to the same run of the server does not begin the time again.
     bench
         .link
         .cut(Fault::Down("connection closed".into()), at(20_000));
-    let now = bench.dials(20_000);
+    let now = bench.redial(20_000);
     greet_with(&mut bench, info, "", now);
-    bench.told.all();
-    bench.ask(3, acquire(3));
+    bench.recorded.take_all();
+    bench.push_request(3, acquire(3));
     bench.link.take(at(29_999));
-    assert_eq!(bench.told.kinds(), ["quarantined"]);
-    bench.ask(4, acquire(4));
+    assert_eq!(bench.recorded.kinds(), ["quarantined"]);
+    bench.push_request(4, acquire(4));
     bench.link.take(at(30_000));
     assert!(
-        bench.written().contains("EVALSHA"),
+        bench.take_written().contains("EVALSHA"),
         "the votes must count again"
     );
-    assert!(bench.told.kinds().is_empty());
+    assert!(bench.recorded.kinds().is_empty());
     // After a restart, the time begins again.
     bench
         .link
         .cut(Fault::Down("connection closed".into()), at(40_000));
-    let now = bench.dials(40_000);
+    let now = bench.redial(40_000);
     greet_with(
         &mut bench,
         "run_id:b\r\nuptime_in_seconds:-7200\r\n",
         "",
         now,
     );
-    bench.told.all();
-    bench.ask(5, acquire(5));
+    bench.recorded.take_all();
+    bench.push_request(5, acquire(5));
     bench.link.take(at(now + 29_999));
-    assert_eq!(bench.told.kinds(), ["quarantined"]);
+    assert_eq!(bench.recorded.kinds(), ["quarantined"]);
 }
 
 #[test]
 fn link_with_a_dropped_handle_ends_after_the_answer_to_its_pending_release() {
     let mut bench = Bench::new();
     bench.greet(0);
-    bench.ask(1, release(1));
+    bench.push_request(1, release(1));
     bench.shared.mailbox.close();
     bench.link.take(at(0));
     bench.link.settle(at(0));
     assert_eq!(
         bench.link.stage(),
-        Stage::Talk,
+        Stage::Transfer,
         "the link must wait for the answer to the release"
     );
-    bench.say(b":1\r\n", 1);
+    bench.receive_bytes(b":1\r\n", 1);
     bench.link.settle(at(1));
-    assert_eq!(bench.link.stage(), Stage::Over);
+    assert_eq!(bench.link.stage(), Stage::End);
     assert_eq!(bench.link.wake_at(), None);
 }
 
@@ -891,35 +906,38 @@ fn link_with_a_dropped_handle_ends_after_the_answer_to_its_pending_release() {
 fn link_whose_handle_was_dropped_ends_after_one_second_without_a_connection() {
     let mut bench = Bench::new();
     bench.link.cut(Fault::Down("refused".into()), at(0));
-    bench.ask(1, release(1));
+    bench.push_request(1, release(1));
     bench.shared.mailbox.close();
-    bench.pass(0, 999);
+    bench.tick_through(0, 999);
     assert_ne!(
         bench.link.stage(),
-        Stage::Over,
+        Stage::End,
         "the link must not end while a release is pending"
     );
-    bench.pass(1_000, 1_001);
-    assert_eq!(bench.link.stage(), Stage::Over);
+    bench.tick_through(1_000, 1_001);
+    assert_eq!(bench.link.stage(), Stage::End);
 }
 
 #[test]
 fn dropped_link_answers_outstanding_and_queued_requests_with_a_fault() {
     let mut bench = Bench::new();
     bench.greet(0);
-    bench.ask(1, acquire(1));
+    bench.push_request(1, acquire(1));
     bench.link.take(at(1));
-    bench.ask(2, acquire(2));
+    bench.push_request(2, acquire(2));
     drop(bench.link);
     let why = "the connection to the master was shut down";
-    let under_way = (1, Err(Fault::Disconnected(why.into())));
-    let waits = (2, Err(Fault::Down(why.into())));
-    assert_eq!(bench.told.all(), [under_way, waits]);
+    let outstanding_answer = (1, Err(Fault::Disconnected(why.into())));
+    let queued_answer = (2, Err(Fault::Down(why.into())));
+    assert_eq!(
+        bench.recorded.take_all(),
+        [outstanding_answer, queued_answer]
+    );
 }
 
 #[test]
 fn subscription_error_ends_the_handshake_unless_the_client_can_poll_instead() {
-    for (refusal, goes_on) in [
+    for (refusal, continues) in [
         ("-NOPERM No permissions to access a channel\r\n", true),
         ("-ERR unknown command 'SUBSCRIBE', with args\r\n", true),
         ("-ERR something else\r\n", false),
@@ -928,17 +946,17 @@ fn subscription_error_ends_the_handshake_unless_the_client_can_poll_instead() {
         let subscriber = Subscriber {
             process: "0123456789abcdef".into(),
             node: 5,
-            sink: bench.told.clone(),
+            sink: bench.recorded.clone(),
         };
         assert!(bench.shared.subscriber.set(subscriber).is_ok());
         bench.link.dialed(at(0));
-        bench.written();
-        bench.say(GREETING.concat().as_bytes(), 0);
-        bench.say(refusal.as_bytes(), 1);
-        bench.ask(1, acquire(1));
+        bench.take_written();
+        bench.receive_bytes(GREETING.concat().as_bytes(), 0);
+        bench.receive_bytes(refusal.as_bytes(), 1);
+        bench.push_request(1, acquire(1));
         assert_eq!(
             bench.link.take(at(2)),
-            goes_on,
+            continues,
             "whether the link works after {refusal}"
         );
     }
@@ -955,11 +973,11 @@ fn link_wakes_up_at_its_next_deadline() {
         "the link must wake up for the next PING"
     );
     for (number, asked) in [(1, 10), (2, 20)] {
-        bench.ask(number.into(), acquire(number));
+        bench.push_request(number.into(), acquire(number));
         bench.link.take(at(asked));
     }
     assert_eq!(bench.link.wake_at(), Some(at(10 + NODE_TIMEOUT)));
-    bench.say(b":5\r\n", 30);
+    bench.receive_bytes(b":5\r\n", 30);
     assert_eq!(bench.link.wake_at(), Some(at(20 + NODE_TIMEOUT)));
     bench.link.tick(at(70));
     assert_eq!(
@@ -968,21 +986,21 @@ fn link_wakes_up_at_its_next_deadline() {
         "the link must wake up in time to abandon the stalled connection"
     );
     bench.link.tick(at(569));
-    assert_eq!(bench.link.stage(), Stage::Talk);
+    assert_eq!(bench.link.stage(), Stage::Transfer);
     bench.link.tick(at(570));
-    assert_eq!(bench.link.stage(), Stage::Rest);
+    assert_eq!(bench.link.stage(), Stage::Pause);
     let pause = bench
         .link
         .wake_at()
         .expect("the link must wake up after a pause");
     assert!(pause > at(570) && pause <= at(570 + 150));
     // If the master refuses a release with BUSY, the link wakes up to send the release again before the next PING.
-    let mut busy = Bench::new();
-    busy.greet(0);
-    busy.ask(1, release(1));
-    busy.link.take(at(1));
-    busy.say(b"-BUSY Redis is busy running a script\r\n", 2);
-    let again = busy
+    let mut busy_bench = Bench::new();
+    busy_bench.greet(0);
+    busy_bench.push_request(1, release(1));
+    busy_bench.link.take(at(1));
+    busy_bench.receive_bytes(b"-BUSY Redis is busy running a script\r\n", 2);
+    let again = busy_bench
         .link
         .wake_at()
         .expect("the link must wake up to send the refused release again");
@@ -993,9 +1011,9 @@ fn link_wakes_up_at_its_next_deadline() {
 fn link_wakes_up_at_most_one_second_after_its_handle_was_dropped() {
     let mut bench = Bench::new();
     bench.link.cut(Fault::Down("refused".into()), at(0));
-    bench.ask(1, release(1));
+    bench.push_request(1, release(1));
     bench.shared.mailbox.close();
-    bench.pass(0, 990);
+    bench.tick_through(0, 990);
     let woken = bench
         .link
         .wake_at()
@@ -1012,27 +1030,27 @@ fn requests_wait_for_a_reconnect_only_if_no_wait_began_in_the_last_second() {
     bench.greet(0);
     // Requests began to wait for a connection at time 0, less than a second ago. So a new request does not wait.
     bench.link.cut(Fault::Down("reset".into()), at(999));
-    bench.ask(1, acquire(1));
+    bench.push_request(1, acquire(1));
     bench.link.tick(at(999));
-    assert_eq!(bench.told.kinds(), ["down"]);
+    assert_eq!(bench.recorded.kinds(), ["down"]);
     let mut bench = Bench::new();
     bench.greet(0);
     bench.link.cut(Fault::Down("reset".into()), at(1_000));
     // The link opens a new connection immediately. The master never accepts it.
     assert_eq!(bench.link.stage(), Stage::Dial);
-    bench.ask(2, acquire(2));
-    bench.pass(1_000, 1_000 + NODE_TIMEOUT - 1);
-    assert_eq!(bench.told.kinds(), [""; 0]);
+    bench.push_request(2, acquire(2));
+    bench.tick_through(1_000, 1_000 + NODE_TIMEOUT - 1);
+    assert_eq!(bench.recorded.kinds(), [""; 0]);
     assert_eq!(bench.link.wake_at(), Some(at(1_000 + NODE_TIMEOUT)));
-    bench.pass(1_000 + NODE_TIMEOUT, 1_000 + NODE_TIMEOUT);
-    assert_eq!(bench.told.kinds(), ["down"]);
+    bench.tick_through(1_000 + NODE_TIMEOUT, 1_000 + NODE_TIMEOUT);
+    assert_eq!(bench.recorded.kinds(), ["down"]);
     // The connection was closed because an answer was overdue: requests do not wait for the next connection.
     let mut bench = Bench::new();
     bench.greet(0);
     bench.link.cut(Fault::Stalled, at(1_000));
-    bench.ask(3, acquire(3));
+    bench.push_request(3, acquire(3));
     bench.link.tick(at(1_000));
-    assert_eq!(bench.told.kinds(), ["stalled"]);
+    assert_eq!(bench.recorded.kinds(), ["stalled"]);
 }
 
 /// Regression test: the master accepted connections and never answered, and each new request waited for a whole connect
@@ -1043,12 +1061,12 @@ fn request_during_a_long_handshake_is_refused_within_its_node_timeout() {
     bench.greet(0);
     bench.link.cut(Fault::Down("reset".into()), at(1_000));
     bench.link.dialed(at(1_001));
-    assert_eq!(bench.link.stage(), Stage::Talk);
+    assert_eq!(bench.link.stage(), Stage::Transfer);
     let patience = 1_000 + NODE_TIMEOUT;
     bench.link.tick(at(patience));
-    bench.ask(1, acquire(1));
+    bench.push_request(1, acquire(1));
     bench.link.take(at(patience + 1));
-    assert_eq!(bench.told.kinds(), ["down"]);
+    assert_eq!(bench.recorded.kinds(), ["down"]);
 }
 
 #[test]
@@ -1056,22 +1074,22 @@ fn outstanding_requests_never_exceed_the_window() {
     let mut bench = Bench::new();
     bench.greet(0);
     for _ in 0..3_000 {
-        bench.ask(1, acquire(1));
+        bench.push_request(1, acquire(1));
     }
     let mut sent = 0;
     while bench.link.take(at(1)) {
-        sent += bench.written().matches("EVALSHA").count();
+        sent += bench.take_written().matches("EVALSHA").count();
     }
     assert!(
         (1..3_000).contains(&sent),
         "some requests must be sent, but not all: {sent}"
     );
     assert!(!bench.link.take(at(1)));
-    assert_eq!(bench.written(), "");
-    bench.say(b":5\r\n:5\r\n", 2);
+    assert_eq!(bench.take_written(), "");
+    bench.receive_bytes(b":5\r\n:5\r\n", 2);
     while bench.link.take(at(2)) {}
     // Each answer makes room for one more request. A fast answer also raises the limit on outstanding requests.
-    let more = bench.written().matches("EVALSHA").count();
+    let more = bench.take_written().matches("EVALSHA").count();
     assert!(
         (2..10).contains(&more),
         "2 to 9 more requests must be sent, but {more} were"
@@ -1086,14 +1104,14 @@ fn stalled_connection_with_a_long_node_timeout_is_replaced_after_four_node_timeo
         .node_timeout = ms(200);
     let mut bench = Bench::at("redis://master", slow);
     bench.greet(0);
-    bench.ask(1, acquire(1));
+    bench.push_request(1, acquire(1));
     bench.link.take(at(0));
     bench.link.tick(at(200));
     assert_eq!(bench.link.wake_at(), Some(at(200 + 4 * 200)));
     bench.link.tick(at(999));
-    assert_eq!(bench.link.stage(), Stage::Talk);
+    assert_eq!(bench.link.stage(), Stage::Transfer);
     bench.link.tick(at(1_000));
-    assert_ne!(bench.link.stage(), Stage::Talk);
+    assert_ne!(bench.link.stage(), Stage::Transfer);
 }
 
 /// Requests left in an old connection must not be executed after requests of a new connection.
@@ -1103,17 +1121,17 @@ fn new_connection_kills_the_previous_connection_by_client_id() {
     bench.greet(0);
     bench.link.cut(Fault::Down("reset".into()), at(2_000));
     bench.link.dialed(at(2_001));
-    bench.written();
-    bench.say(GREETING.concat().as_bytes(), 2_002);
-    let written = bench.written();
+    bench.take_written();
+    bench.receive_bytes(GREETING.concat().as_bytes(), 2_002);
+    let written = bench.take_written();
     let words: Vec<&str> = written.split("\r\n").collect();
     let kill = words.iter().position(|word| *word == "KILL");
     let kill = kill.unwrap_or_else(|| panic!("the link must send KILL: {written}"));
     assert_eq!((words[kill + 2], words[kill + 4]), ("ID", "1"), "{written}");
     // The server must answer KILL before the link takes requests from the mailbox.
-    bench.ask(1, acquire(1));
+    bench.push_request(1, acquire(1));
     assert!(!bench.link.take(at(2_003)));
-    bench.say(b":1\r\n", 2_004);
+    bench.receive_bytes(b":1\r\n", 2_004);
     assert!(bench.link.take(at(2_005)));
 }
 
@@ -1139,17 +1157,17 @@ fn greet_aged(bench: &mut Bench, (run, marker, record): (&str, &str, &str), now:
 /// record. Returns the second message of the handshake.
 fn greet_fully(bench: &mut Bench, info: &str, (marker, record): (&str, &str), now: u64) -> String {
     bench.link.dialed(at(now));
-    bench.written();
+    bench.take_written();
     let info = format!("${}\r\n{info}\r\n", info.len());
-    let mut said = GREETING.map(str::to_owned);
-    (said[4], said[5]) = (info, bulk(marker));
-    bench.say(said.concat().as_bytes(), now);
-    let written = bench.written();
+    let mut replies = GREETING.map(str::to_owned);
+    (replies[4], replies[5]) = (info, bulk(marker));
+    bench.receive_bytes(replies.concat().as_bytes(), now);
+    let written = bench.take_written();
     if written.contains(AGE) {
-        bench.say(bulk(record).as_bytes(), now);
+        bench.receive_bytes(bulk(record).as_bytes(), now);
     }
     if written.contains("KILL") {
-        bench.say(b":0\r\n", now);
+        bench.receive_bytes(b":0\r\n", now);
     }
     written
 }
@@ -1169,7 +1187,7 @@ fn own_marker(bench: &Bench) -> String {
 }
 
 /// The arguments of the calls of the script that raises the age record, in the written bytes. The new life is left out.
-fn raises(written: &str) -> Vec<[String; 4]> {
+fn age_calls(written: &str) -> Vec<[String; 4]> {
     let calls = written.split("EVALSHA\r\n").skip(1);
     let arguments = calls.map(|call| {
         let words: Vec<&str> = call.split("\r\n").collect();
@@ -1185,14 +1203,14 @@ fn raises(written: &str) -> Vec<[String; 4]> {
 /// Lets the link load the script that raises the age record, which is due at `now`.
 fn load_age(bench: &mut Bench, now: u64) {
     bench.link.tick(at(now));
-    let written = bench.written();
+    let written = bench.take_written();
     assert_eq!(written.matches("LOAD").count(), 1, "{written}");
-    bench.say(SHA.as_bytes(), now);
+    bench.receive_bytes(SHA.as_bytes(), now);
 }
 
-fn raised(bench: &mut Bench, now: u64) -> Vec<[String; 4]> {
+fn take_age_calls(bench: &mut Bench, now: u64) -> Vec<[String; 4]> {
     bench.link.tick(at(now));
-    raises(&bench.written())
+    age_calls(&bench.take_written())
 }
 
 #[test]
@@ -1211,13 +1229,13 @@ fn master_with_a_marker_votes_after_clients_have_watched_its_run_for_the_longest
         let asked = greet_aged(&mut bench, ("a", &marker, record), 0);
         assert!(asked.contains("GET"), "{asked}");
         if left > 0 {
-            bench.ask(1, acquire(1));
+            bench.push_request(1, acquire(1));
             bench.link.take(at(left - 1));
-            assert_eq!(bench.told.kinds(), ["quarantined"], "{record}");
+            assert_eq!(bench.recorded.kinds(), ["quarantined"], "{record}");
         }
-        bench.ask(2, acquire(1));
+        bench.push_request(2, acquire(1));
         bench.link.take(at(left));
-        assert_eq!(bench.told.all(), [], "{record}");
+        assert_eq!(bench.recorded.take_all(), [], "{record}");
     }
 }
 
@@ -1227,32 +1245,32 @@ fn connected_client_raises_the_age_record_to_the_time_that_it_has_watched() {
     let marker = own_marker(&bench);
     greet_aged(&mut bench, ("a", &marker, ""), 0);
     load_age(&mut bench, 0);
-    let call = |life: &str, age: &str| ["a", life, age, ""].map(str::to_owned);
-    assert_eq!(raised(&mut bench, 2), [call("", "2")]);
-    bench.say(bulk("a 2 x").as_bytes(), 3);
+    let call = |attempt: &str, age: &str| ["a", attempt, age, ""].map(str::to_owned);
+    assert_eq!(take_age_calls(&mut bench, 2), [call("", "2")]);
+    bench.receive_bytes(bulk("a 2 x").as_bytes(), 3);
     // A thirty-second part of 30 s later.
-    assert_eq!(raised(&mut bench, 3 + 937), [[""; 4]; 0]);
-    assert_eq!(raised(&mut bench, 3 + 938), [call("x", "940")]);
+    assert_eq!(take_age_calls(&mut bench, 3 + 937), [[""; 4]; 0]);
+    assert_eq!(take_age_calls(&mut bench, 3 + 938), [call("x", "940")]);
     // Another client has raised the age further.
-    bench.say(bulk("a 40000 x").as_bytes(), 1_000);
-    assert_eq!(raised(&mut bench, 10_999), [[""; 4]; 0]);
-    assert_eq!(raised(&mut bench, 11_000), [call("x", "50000")]);
-    bench.say(bulk("a 50000 x").as_bytes(), 11_000);
+    bench.receive_bytes(bulk("a 40000 x").as_bytes(), 1_000);
+    assert_eq!(take_age_calls(&mut bench, 10_999), [[""; 4]; 0]);
+    assert_eq!(take_age_calls(&mut bench, 11_000), [call("x", "50000")]);
+    bench.receive_bytes(bulk("a 50000 x").as_bytes(), 11_000);
     // The client counts on if it connects to the same run again.
     bench.link.cut(Fault::Down("reset".into()), at(12_000));
-    let now = bench.dials(12_000);
+    let now = bench.redial(12_000);
     greet_aged(&mut bench, ("a", &marker, "a 50000 x"), now);
     load_age(&mut bench, 60_000);
-    assert_eq!(raised(&mut bench, 60_000), [call("x", "99000")]);
-    bench.say(bulk("a 86400000 x").as_bytes(), 60_000);
+    assert_eq!(take_age_calls(&mut bench, 60_000), [call("x", "99000")]);
+    bench.receive_bytes(bulk("a 86400000 x").as_bytes(), 60_000);
     for hour in 1..100 {
         let now = 60_000 + hour * 3_600_000;
         assert_eq!(
-            raised(&mut bench, now),
+            take_age_calls(&mut bench, now),
             [[""; 4]; 0],
             "no age above one day"
         );
-        bench.say(b"+PONG\r\n", now);
+        bench.receive_bytes(b"+PONG\r\n", now);
     }
 }
 
@@ -1264,15 +1282,18 @@ fn client_counts_from_the_new_age_record_of_a_server_that_was_emptied() {
     let marker = own_marker(&bench);
     greet_aged(&mut bench, ("a", &marker, "a 40000 x"), 0);
     load_age(&mut bench, 10_000);
-    assert_eq!(raised(&mut bench, 10_000)[0][1..3], ["x", "50000"]);
-    bench.say(bulk("a 5 lost-y").as_bytes(), 10_000);
-    bench.ask(1, acquire(1));
+    assert_eq!(take_age_calls(&mut bench, 10_000)[0][1..3], ["x", "50000"]);
+    bench.receive_bytes(bulk("a 5 lost-y").as_bytes(), 10_000);
+    bench.push_request(1, acquire(1));
     bench.link.take(at(10_001));
-    assert_eq!(bench.told.kinds(), ["quarantined"]);
-    assert_eq!(raised(&mut bench, 11_000)[0][1..3], ["lost-y", "1005"]);
+    assert_eq!(bench.recorded.kinds(), ["quarantined"]);
+    assert_eq!(
+        take_age_calls(&mut bench, 11_000)[0][1..3],
+        ["lost-y", "1005"]
+    );
     // The server has no marker at all: the next handshake notices this.
-    bench.say(b"$0\r\n\r\n", 11_000);
-    assert_eq!(raised(&mut bench, 12_999), [[""; 4]; 0]);
+    bench.receive_bytes(b"$0\r\n\r\n", 11_000);
+    assert_eq!(take_age_calls(&mut bench, 12_999), [[""; 4]; 0]);
 }
 
 #[test]
@@ -1281,20 +1302,20 @@ fn refused_raise_of_the_age_record_is_repeated_after_a_pause() {
     let marker = own_marker(&bench);
     greet_aged(&mut bench, ("a", &marker, ""), 0);
     load_age(&mut bench, 0);
-    assert_eq!(raised(&mut bench, 0).len(), 1);
-    bench.say(b"-OOM command not allowed\r\n", 1);
+    assert_eq!(take_age_calls(&mut bench, 0).len(), 1);
+    bench.receive_bytes(b"-OOM command not allowed\r\n", 1);
     assert!(bench.link.wake_at() >= Some(at(1_001)));
-    assert_eq!(raised(&mut bench, 1_000).len(), 0);
-    assert_eq!(raised(&mut bench, 1_001).len(), 1);
+    assert_eq!(take_age_calls(&mut bench, 1_000).len(), 0);
+    assert_eq!(take_age_calls(&mut bench, 1_001).len(), 1);
     // The server has lost the script: load it again, together with the call.
-    bench.say(b"-NOSCRIPT No matching script.\r\n", 1_001);
+    bench.receive_bytes(b"-NOSCRIPT No matching script.\r\n", 1_001);
     bench.link.tick(at(1_001));
-    let written = bench.written();
+    let written = bench.take_written();
     assert_eq!(written.matches("LOAD").count(), 1, "{written}");
     assert_eq!(written.matches("EVALSHA").count(), 1, "{written}");
-    bench.say(format!("{SHA}{}", bulk("a 1001 x")).as_bytes(), 1_002);
-    assert_eq!(bench.link.stage(), Stage::Talk);
-    assert_eq!(raised(&mut bench, 1_010).len(), 0);
+    bench.receive_bytes(format!("{SHA}{}", bulk("a 1001 x")).as_bytes(), 1_002);
+    assert_eq!(bench.link.stage(), Stage::Transfer);
+    assert_eq!(take_age_calls(&mut bench, 1_010).len(), 0);
 }
 
 #[test]
@@ -1305,30 +1326,30 @@ fn lost_generation_marker_is_restored_together_with_a_new_age_record() {
     // The handshake with another master shows the marker.
     let other = Marker::read(marker.as_bytes()).expect("a marker");
     (bench.shared.options.markers).record_marker(&NodeName::new("other"), other, true);
-    bench.ask(1, acquire(1));
+    bench.push_request(1, acquire(1));
     bench.link.take(at(1));
-    assert_eq!(bench.told.kinds(), ["quarantined"]);
-    let written = bench.written();
+    assert_eq!(bench.recorded.kinds(), ["quarantined"]);
+    let written = bench.take_written();
     assert_eq!(written.matches("LOAD").count(), 1, "{written}");
-    bench.say(SHA.as_bytes(), 2);
+    bench.receive_bytes(SHA.as_bytes(), 2);
     assert_eq!(
-        raised(&mut bench, 2),
+        take_age_calls(&mut bench, 2),
         [["a", "", "0", &marker].map(str::to_owned)]
     );
-    bench.say(bulk("a 0 lost-x").as_bytes(), 3);
-    bench.ask(2, acquire(1));
+    bench.receive_bytes(bulk("a 0 lost-x").as_bytes(), 3);
+    bench.push_request(2, acquire(1));
     bench.link.take(at(30_002));
-    assert_eq!(bench.told.kinds(), ["quarantined"]);
-    bench.ask(3, acquire(1));
+    assert_eq!(bench.recorded.kinds(), ["quarantined"]);
+    bench.push_request(3, acquire(1));
     bench.link.take(at(30_003));
-    assert_eq!(bench.told.all(), []);
+    assert_eq!(bench.recorded.take_all(), []);
     assert!(bench.shared.doubted_for().is_none());
 }
 
 fn refusing_the_name() -> String {
-    let mut said = GREETING;
-    said[3] = "-NOPERM no name\r\n";
-    said.concat()
+    let mut replies = GREETING;
+    replies[3] = "-NOPERM no name\r\n";
+    replies.concat()
 }
 
 /// `quorate masters close` finds the connections of clients by their names. It does not find a connection without a
@@ -1339,13 +1360,13 @@ fn connection_without_a_name_loads_scripts_that_check_the_generation_marker() {
     bench.link.dialed(at(0));
     assert!(
         bench
-            .written()
+            .take_written()
             .matches("redis.call('GET', 'quorate:masters')")
             .count()
             == 0
     );
-    bench.say(refusing_the_name().as_bytes(), 0);
-    let loaded = bench.written();
+    bench.receive_bytes(refusing_the_name().as_bytes(), 0);
+    let loaded = bench.take_written();
     assert_eq!(
         loaded
             .matches("redis.call('GET', 'quorate:masters')")
@@ -1353,37 +1374,37 @@ fn connection_without_a_name_loads_scripts_that_check_the_generation_marker() {
         4,
         "{loaded}"
     );
-    bench.say(SHA.repeat(8).as_bytes(), 1);
-    bench.ask(1, acquire(1));
+    bench.receive_bytes(SHA.repeat(8).as_bytes(), 1);
+    bench.push_request(1, acquire(1));
     bench.link.take(at(1));
-    bench.say(b"-ERR quorate: masters 1 0123456789abcdef\r\n", 2);
-    assert_eq!(bench.told.kinds(), ["other_masters"]);
+    bench.receive_bytes(b"-ERR quorate: masters 1 0123456789abcdef\r\n", 2);
+    assert_eq!(bench.recorded.kinds(), ["other_masters"]);
 }
 
 #[test]
 fn new_server_at_a_known_address_is_quarantined_despite_its_long_uptime() {
     let mut bench = Bench::new();
     greet_as(&mut bench, "a", "", 0);
-    bench.ask(1, acquire(1));
+    bench.push_request(1, acquire(1));
     bench.link.take(at(1));
-    assert!(bench.written().contains("EVALSHA"));
-    bench.say(b":5\r\n", 2);
+    assert!(bench.take_written().contains("EVALSHA"));
+    bench.receive_bytes(b":5\r\n", 2);
     bench.link.cut(Fault::Down("led elsewhere".into()), at(3));
-    let now = bench.dials(3);
+    let now = bench.redial(3);
     greet_as(&mut bench, "b", "", now);
-    bench.told.all();
-    bench.ask(2, acquire(2));
-    bench.ask(3, release(1));
+    bench.recorded.take_all();
+    bench.push_request(2, acquire(2));
+    bench.push_request(3, release(1));
     bench.link.take(at(now + 1));
-    assert_eq!(bench.told.kinds(), ["quarantined"]);
+    assert_eq!(bench.recorded.kinds(), ["quarantined"]);
     assert!(
-        bench.written().contains("EVALSHA"),
+        bench.take_written().contains("EVALSHA"),
         "releases must be sent to a quarantined master"
     );
-    bench.ask(4, acquire(3));
+    bench.push_request(4, acquire(3));
     bench.link.take(at(now + 30_000));
     assert!(
-        bench.written().contains("EVALSHA"),
+        bench.take_written().contains("EVALSHA"),
         "acquires must be sent again when the quarantine has lasted for the longest TTL"
     );
 }
@@ -1392,17 +1413,17 @@ fn new_server_at_a_known_address_is_quarantined_despite_its_long_uptime() {
 fn master_with_a_mismatched_generation_marker_receives_only_releases() {
     let mut bench = Bench::new();
     greet_as(&mut bench, "a", "1 0123456789abcdef", 0);
-    bench.ask(1, acquire(1));
+    bench.push_request(1, acquire(1));
     bench.link.take(at(1));
-    assert_eq!(bench.told.kinds(), ["other_masters"]);
-    assert_eq!(bench.written(), "");
-    bench.ask(2, release(1));
+    assert_eq!(bench.recorded.kinds(), ["other_masters"]);
+    assert_eq!(bench.take_written(), "");
+    bench.push_request(2, release(1));
     bench.link.take(at(2));
-    assert!(bench.written().contains("EVALSHA"));
+    assert!(bench.take_written().contains("EVALSHA"));
 }
 
 /// Returns the number of keys of each script call in the written bytes.
-fn many(written: &str) -> Vec<usize> {
+fn combined_key_counts(written: &str) -> Vec<usize> {
     let commands = written.split("EVALSHA\r\n").skip(1);
     let keys = commands.map(|rest| rest.split("\r\n").nth(3)?.parse().ok());
     keys.map(|keys| keys.expect("the number of keys must be parsed"))
@@ -1410,21 +1431,21 @@ fn many(written: &str) -> Vec<usize> {
 }
 
 /// A bench whose master has loaded the scripts that execute many requests in one call.
-fn many_loaded() -> Bench {
+fn bench_with_combined_scripts() -> Bench {
     let mut bench = Bench::new();
     bench.greet(0);
-    bench.ask(1, release(1));
-    bench.ask(2, release(2));
+    bench.push_request(1, release(1));
+    bench.push_request(2, release(2));
     bench.link.take(at(1));
-    let written = bench.written();
+    let written = bench.take_written();
     assert_eq!(written.matches("LOAD").count(), 2, "{written}");
     assert_eq!(
-        many(&written),
+        combined_key_counts(&written),
         [1, 1],
         "requests must not wait until the batch scripts are loaded"
     );
-    bench.say([SHA, SHA, ":1\r\n:1\r\n"].concat().as_bytes(), 1);
-    assert_eq!(bench.told.all().len(), 2);
+    bench.receive_bytes([SHA, SHA, ":1\r\n:1\r\n"].concat().as_bytes(), 1);
+    assert_eq!(bench.recorded.take_all().len(), 2);
     bench
 }
 
@@ -1432,18 +1453,18 @@ fn many_loaded() -> Bench {
 fn requests_are_sent_one_by_one_if_scripts_for_combined_calls_cannot_be_loaded() {
     let mut bench = Bench::new();
     bench.greet(0);
-    bench.ask(1, release(1));
-    bench.ask(2, release(2));
+    bench.push_request(1, release(1));
+    bench.push_request(2, release(2));
     bench.link.take(at(1));
-    assert_eq!(bench.written().matches("LOAD").count(), 2);
-    bench.say(b"-BUSY a script\r\n-BUSY a script\r\n:1\r\n:1\r\n", 1);
-    assert_eq!(bench.told.kinds(), ["answer"; 2]);
-    assert_eq!(bench.link.stage(), Stage::Talk);
-    bench.ask(3, release(3));
-    bench.ask(4, release(4));
+    assert_eq!(bench.take_written().matches("LOAD").count(), 2);
+    bench.receive_bytes(b"-BUSY a script\r\n-BUSY a script\r\n:1\r\n:1\r\n", 1);
+    assert_eq!(bench.recorded.kinds(), ["answer"; 2]);
+    assert_eq!(bench.link.stage(), Stage::Transfer);
+    bench.push_request(3, release(3));
+    bench.push_request(4, release(4));
     bench.link.take(at(2));
     assert_eq!(
-        many(&bench.written()),
+        combined_key_counts(&bench.take_written()),
         [1, 1],
         "each release must be sent as a separate call"
     );
@@ -1452,60 +1473,63 @@ fn requests_are_sent_one_by_one_if_scripts_for_combined_calls_cannot_be_loaded()
 /// Queues `count` releases. The link sends all of them in one combined call.
 fn ask_releases(bench: &mut Bench, count: u8, now: u64) {
     for n in 1..=count {
-        bench.ask(n.into(), release(n));
+        bench.push_request(n.into(), release(n));
     }
     bench.link.take(at(now));
-    assert_eq!(many(&bench.written()), [usize::from(count)]);
+    assert_eq!(
+        combined_key_counts(&bench.take_written()),
+        [usize::from(count)]
+    );
 }
 
 #[test]
 fn queued_requests_are_sent_in_one_call_and_answered_one_by_one() {
-    let mut bench = many_loaded();
+    let mut bench = bench_with_combined_scripts();
     ask_releases(&mut bench, 3, 2);
-    bench.say(b"$3\r\n101\r\n", 3);
-    let said = |number, ours| (number, Ok(Answer::Released(ours)));
+    bench.receive_bytes(b"$3\r\n101\r\n", 3);
+    let released = |number, ours| (number, Ok(Answer::Released(ours)));
     assert_eq!(
-        bench.told.all(),
-        [said(1, true), said(2, false), said(3, true)]
+        bench.recorded.take_all(),
+        [released(1, true), released(2, false), released(3, true)]
     );
     for n in 1..=8 {
-        bench.ask(n.into(), acquire(n));
+        bench.push_request(n.into(), acquire(n));
     }
     bench.link.take(at(4));
-    assert_eq!(many(&bench.written()), [8]);
-    bench.say(b"*8\r\n:-1\r\n:7\r\n*2\r\n:5\r\n:6\r\n", 5);
-    bench.say(b":9\r\n-WRONGTYPE x\r\n:9\r\n:9\r\n:9\r\n", 6);
+    assert_eq!(combined_key_counts(&bench.take_written()), [8]);
+    bench.receive_bytes(b"*8\r\n:-1\r\n:7\r\n*2\r\n:5\r\n:6\r\n", 5);
+    bench.receive_bytes(b":9\r\n-WRONGTYPE x\r\n:9\r\n:9\r\n:9\r\n", 6);
     let granted = |number, counter| {
         let counter = Some(counter);
         (number, Ok(Answer::Granted { counter }))
     };
     let (ttl_left, line) = (Some(ms(5)), None);
     let refused = (3, Ok(Answer::Refused { ttl_left, line }));
-    let mut wanted = vec![granted(1, 1), granted(2, 7), refused, granted(4, 9)];
-    wanted.push((5, Err(Fault::WrongType)));
-    wanted.extend([granted(6, 9), granted(7, 9), granted(8, 9)]);
-    assert_eq!(bench.told.all(), wanted);
+    let mut expected = vec![granted(1, 1), granted(2, 7), refused, granted(4, 9)];
+    expected.push((5, Err(Fault::WrongType)));
+    expected.extend([granted(6, 9), granted(7, 9), granted(8, 9)]);
+    assert_eq!(bench.recorded.take_all(), expected);
 }
 
 #[test]
 fn single_request_is_not_sent_as_a_combined_call() {
-    let mut bench = many_loaded();
-    bench.ask(1, release(7));
+    let mut bench = bench_with_combined_scripts();
+    bench.push_request(1, release(7));
     bench.link.take(at(2));
-    assert_eq!(many(&bench.written()), [1]);
-    bench.say(b":1\r\n", 3);
-    assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(true)))]);
+    assert_eq!(combined_key_counts(&bench.take_written()), [1]);
+    bench.receive_bytes(b":1\r\n", 3);
+    assert_eq!(bench.recorded.take_all(), [(1, Ok(Answer::Released(true)))]);
 }
 
 #[test]
 fn error_of_a_combined_call_reaches_each_request() {
-    let mut bench = many_loaded();
+    let mut bench = bench_with_combined_scripts();
     ask_releases(&mut bench, 2, 2);
-    bench.say(b"-BUSY a script\r\n", 3);
-    assert_eq!(bench.told.kinds(), ["busy", "busy"]);
+    bench.receive_bytes(b"-BUSY a script\r\n", 3);
+    assert_eq!(bench.recorded.kinds(), ["busy", "busy"]);
     bench.link.take(at(400));
     assert_eq!(
-        many(&bench.written()),
+        combined_key_counts(&bench.take_written()),
         [2],
         "the pending releases must be sent in one command"
     );
@@ -1513,19 +1537,19 @@ fn error_of_a_combined_call_reaches_each_request() {
 
 #[test]
 fn combined_call_denied_by_the_acl_is_sent_again_as_single_requests() {
-    let mut bench = many_loaded();
+    let mut bench = bench_with_combined_scripts();
     ask_releases(&mut bench, 3, 2);
-    bench.say(b"-NOPERM No permissions to access a key\r\n", 3);
-    assert_eq!(bench.told.all(), []);
+    bench.receive_bytes(b"-NOPERM No permissions to access a key\r\n", 3);
+    assert_eq!(bench.recorded.take_all(), []);
     bench.link.take(at(4));
-    assert_eq!(many(&bench.written()), [1, 1, 1]);
-    bench.say(b":1\r\n-NOPERM No permissions to access a key\r\n:1\r\n", 5);
-    assert_eq!(bench.told.kinds(), ["answer", "denied", "answer"]);
+    assert_eq!(combined_key_counts(&bench.take_written()), [1, 1, 1]);
+    bench.receive_bytes(b":1\r\n-NOPERM No permissions to access a key\r\n:1\r\n", 5);
+    assert_eq!(bench.recorded.kinds(), ["answer", "denied", "answer"]);
 }
 
 #[test]
 fn request_skipped_by_a_combined_call_is_sent_again_before_later_requests() {
-    let mut bench = many_loaded();
+    let mut bench = bench_with_combined_scripts();
     let claims: Vec<_> = (1..=8).map(claim).collect();
     for (number, claim) in claims.iter().enumerate() {
         let request = Request::Acquire {
@@ -1533,19 +1557,19 @@ fn request_skipped_by_a_combined_call_is_sent_again_before_later_requests() {
             ttl: Duration::from_secs(10),
             proposal: 1,
         };
-        bench.ask(number, request);
+        bench.push_request(number, request);
     }
     bench.link.take(at(2));
-    assert_eq!(many(&bench.written()), [8]);
-    bench.say(b"*8\r\n:9\r\n:0\r\n:0\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n", 3);
-    assert_eq!(bench.told.all().len(), 6);
+    assert_eq!(combined_key_counts(&bench.take_written()), [8]);
+    bench.receive_bytes(b"*8\r\n:9\r\n:0\r\n:0\r\n:9\r\n:9\r\n:9\r\n:9\r\n:9\r\n", 3);
+    assert_eq!(bench.recorded.take_all().len(), 6);
     claims[1].withdraw();
-    bench.ask(11, release(2));
-    bench.ask(12, release(3));
+    bench.push_request(11, release(2));
+    bench.push_request(12, release(3));
     bench.link.take(at(4));
-    assert_eq!(bench.told.all(), [(1, Err(Fault::Withdrawn))]);
-    let written = bench.written();
-    assert_eq!(many(&written), [1, 2]);
+    assert_eq!(bench.recorded.take_all(), [(1, Err(Fault::Withdrawn))]);
+    let written = bench.take_written();
+    assert_eq!(combined_key_counts(&written), [1, 2]);
     assert!(
         written.contains("10000"),
         "the acquire of the split call must be sent again: {written}"
@@ -1554,24 +1578,24 @@ fn request_skipped_by_a_combined_call_is_sent_again_before_later_requests() {
 
 #[test]
 fn combined_call_whose_script_the_master_has_lost_is_sent_again_after_a_reload() {
-    let mut bench = many_loaded();
+    let mut bench = bench_with_combined_scripts();
     ask_releases(&mut bench, 3, 2);
-    bench.say(b"-NOSCRIPT No matching script.\r\n", 3);
+    bench.receive_bytes(b"-NOSCRIPT No matching script.\r\n", 3);
     bench.link.take(at(4));
-    let written = bench.written();
+    let written = bench.take_written();
     assert_eq!(written.matches("LOAD").count(), 10, "{written}");
-    assert_eq!(many(&written), [3]);
-    bench.say(SHA.repeat(10).as_bytes(), 5);
-    bench.say(b"-NOSCRIPT No matching script.\r\n", 5);
+    assert_eq!(combined_key_counts(&written), [3]);
+    bench.receive_bytes(SHA.repeat(10).as_bytes(), 5);
+    bench.receive_bytes(b"-NOSCRIPT No matching script.\r\n", 5);
     assert_eq!(
-        bench.told.kinds(),
+        bench.recorded.kinds(),
         ["server_error"; 3],
         "a call must not be sent a third time after its scripts were lost twice"
     );
     // The callers got an error, but the link must still deliver their releases.
     bench.link.tick(at(5 + 50));
     bench.link.take(at(5 + 50));
-    let written = bench.written();
+    let written = bench.take_written();
     assert!(
         written.contains("EVALSHA"),
         "the link must send the releases again after a pause: {written:?}"
@@ -1591,15 +1615,15 @@ fn malformed_reply_to_a_combined_call_ends_the_connection() {
         "+OK\r\n",
         "_\r\n",
     ] {
-        let mut bench = many_loaded();
+        let mut bench = bench_with_combined_scripts();
         ask_releases(&mut bench, 3, 2);
-        bench.say(malformed.as_bytes(), 3);
-        assert_eq!(bench.told.kinds(), ["server_error"; 3], "{malformed:?}");
-        assert_ne!(bench.link.stage(), Stage::Talk, "{malformed:?}");
+        bench.receive_bytes(malformed.as_bytes(), 3);
+        assert_eq!(bench.recorded.kinds(), ["server_error"; 3], "{malformed:?}");
+        assert_ne!(bench.link.stage(), Stage::Transfer, "{malformed:?}");
         let now = bench.greet_again(4);
         bench.link.take(at(now));
         assert_eq!(
-            many(&bench.written()),
+            combined_key_counts(&bench.take_written()),
             [1; 3],
             "the releases must be sent again after the malformed reply {malformed:?}"
         );
@@ -1611,29 +1635,33 @@ fn malformed_reply_to_a_combined_call_ends_the_connection() {
         "$8\r\n11111111\r\n",
         ":9\r\n",
     ] {
-        let mut bench = many_loaded();
+        let mut bench = bench_with_combined_scripts();
         for n in 1..=8 {
-            bench.ask(n.into(), acquire(n));
+            bench.push_request(n.into(), acquire(n));
         }
         bench.link.take(at(2));
-        assert_eq!(many(&bench.written()), [8]);
-        bench.say(malformed.as_bytes(), 3);
-        assert_eq!(bench.told.kinds(), ["server_error"; 8], "{malformed:?}");
-        assert_ne!(bench.link.stage(), Stage::Talk, "{malformed:?}");
+        assert_eq!(combined_key_counts(&bench.take_written()), [8]);
+        bench.receive_bytes(malformed.as_bytes(), 3);
+        assert_eq!(bench.recorded.kinds(), ["server_error"; 8], "{malformed:?}");
+        assert_ne!(bench.link.stage(), Stage::Transfer, "{malformed:?}");
     }
 }
 
 #[test]
 fn each_request_of_an_overdue_combined_call_times_out() {
-    let mut bench = many_loaded();
+    let mut bench = bench_with_combined_scripts();
     ask_releases(&mut bench, 3, 2);
-    bench.pass(3, 2 + NODE_TIMEOUT);
-    assert_eq!(bench.told.kinds(), ["timeout"; 3]);
-    bench.say(b"$3\r\n111\r\n", 60);
-    assert_eq!(bench.told.all(), [], "callers must not get a second answer");
+    bench.tick_through(3, 2 + NODE_TIMEOUT);
+    assert_eq!(bench.recorded.kinds(), ["timeout"; 3]);
+    bench.receive_bytes(b"$3\r\n111\r\n", 60);
+    assert_eq!(
+        bench.recorded.take_all(),
+        [],
+        "callers must not get a second answer"
+    );
     bench.link.take(at(61));
     assert_eq!(
-        many(&bench.written()),
+        combined_key_counts(&bench.take_written()),
         [0_usize; 0],
         "releases that a late reply confirmed must not be sent again"
     );
@@ -1641,14 +1669,14 @@ fn each_request_of_an_overdue_combined_call_times_out() {
 
 #[test]
 fn unanswered_releases_of_a_combined_call_are_sent_on_the_next_connection() {
-    let mut bench = many_loaded();
+    let mut bench = bench_with_combined_scripts();
     ask_releases(&mut bench, 3, 2);
     bench.link.cut(Fault::Down("reset".into()), at(3));
-    assert_eq!(bench.told.kinds(), ["disconnected"; 3]);
+    assert_eq!(bench.recorded.kinds(), ["disconnected"; 3]);
     let now = bench.greet_again(4);
     bench.link.take(at(now));
-    let written = bench.written();
-    assert_eq!(many(&written), [1; 3], "{written}");
+    let written = bench.take_written();
+    assert_eq!(combined_key_counts(&written), [1; 3], "{written}");
 }
 
 /// Counts in the written bytes the calls of the built-in command DELIFEQ, and the calls of scripts.
@@ -1659,13 +1687,13 @@ fn releases(written: &str) -> (usize, usize) {
 
 /// A bench whose server executes releases with the built-in delete command, because the trial of the command was
 /// successful.
-fn with_deletion() -> Bench {
-    let mut bench = untried();
+fn bench_with_deletion() -> Bench {
+    let mut bench = bench_before_trial();
     try_deletion(&mut bench, ":0\r\n", 0);
     bench
 }
 
-fn untried() -> Bench {
+fn bench_before_trial() -> Bench {
     let mut bench = Bench::new();
     greet_with_deletion(&mut bench, 0);
     bench
@@ -1674,13 +1702,13 @@ fn untried() -> Bench {
 /// Sends a release. After it, the link sends a trial of the built-in delete command. The master answers the trial with
 /// `reply`.
 fn try_deletion(bench: &mut Bench, reply: &str, now: u64) {
-    bench.ask(9, withdrawn(9));
+    bench.push_request(9, withdrawn(9));
     bench.link.take(at(now));
-    let written = bench.written();
+    let written = bench.take_written();
     assert_eq!(releases(&written), (1, 1), "{written}");
     assert!(written.find("EVALSHA") < written.find("DELIFEQ"));
-    bench.say(format!(":1\r\n{reply}").as_bytes(), now);
-    assert_eq!(bench.told.all(), [(9, Ok(Answer::Released(true)))]);
+    bench.receive_bytes(format!(":1\r\n{reply}").as_bytes(), now);
+    assert_eq!(bench.recorded.take_all(), [(9, Ok(Answer::Released(true)))]);
 }
 
 fn greet_with_deletion(bench: &mut Bench, now: u64) {
@@ -1689,7 +1717,7 @@ fn greet_with_deletion(bench: &mut Bench, now: u64) {
     let info = format!("${}\r\n{info}\r\n", info.len());
     let mut greeting = GREETING;
     greeting[4] = &info;
-    bench.greet_by(&greeting, now);
+    bench.greet_with_replies(&greeting, now);
 }
 
 /// A release after a call of `Claim::withdraw`, which comes before every release. No acquire is sent after this call.
@@ -1703,25 +1731,28 @@ fn withdrawn(n: u8) -> Request {
 
 #[test]
 fn single_release_uses_the_conditional_delete_command_of_the_server() {
-    let mut bench = with_deletion();
+    let mut bench = bench_with_deletion();
     for (now, reply, deleted) in [(1, b":1\r\n", true), (3, b":0\r\n", false)] {
-        bench.ask(1, withdrawn(1));
+        bench.push_request(1, withdrawn(1));
         bench.link.take(at(now));
-        assert_eq!(releases(&bench.written()), (1, 0));
-        bench.say(reply, now + 1);
-        assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(deleted)))]);
+        assert_eq!(releases(&bench.take_written()), (1, 0));
+        bench.receive_bytes(reply, now + 1);
+        assert_eq!(
+            bench.recorded.take_all(),
+            [(1, Ok(Answer::Released(deleted)))]
+        );
     }
     // For several queued releases, the link sends one script call instead of built-in delete commands.
-    bench.ask(1, withdrawn(1));
-    bench.ask(2, withdrawn(2));
+    bench.push_request(1, withdrawn(1));
+    bench.push_request(2, withdrawn(2));
     bench.link.take(at(5));
-    let written = bench.written();
+    let written = bench.take_written();
     assert_eq!(written.matches("LOAD").count(), 2, "{written}");
-    bench.say([SHA, SHA, ":1\r\n:1\r\n"].concat().as_bytes(), 6);
-    bench.ask(1, withdrawn(1));
-    bench.ask(2, withdrawn(2));
+    bench.receive_bytes([SHA, SHA, ":1\r\n:1\r\n"].concat().as_bytes(), 6);
+    bench.push_request(1, withdrawn(1));
+    bench.push_request(2, withdrawn(2));
     bench.link.take(at(7));
-    assert_eq!(many(&bench.written()), [2]);
+    assert_eq!(combined_key_counts(&bench.take_written()), [2]);
 }
 
 #[test]
@@ -1733,31 +1764,31 @@ fn releases_use_the_script_if_the_server_denies_or_lacks_the_delete_command() {
         "-ERR unsupported command\r\n",
         "-PROXY what is that\r\n",
     ] {
-        let mut bench = with_deletion();
-        bench.ask(1, withdrawn(1));
+        let mut bench = bench_with_deletion();
+        bench.push_request(1, withdrawn(1));
         bench.link.take(at(1));
-        bench.ask(2, withdrawn(2));
+        bench.push_request(2, withdrawn(2));
         bench.link.take(at(1));
-        assert_eq!(releases(&bench.written()), (2, 0));
-        bench.say(refusal.repeat(2).as_bytes(), 2);
-        assert_eq!(bench.told.all(), [], "{refusal}");
+        assert_eq!(releases(&bench.take_written()), (2, 0));
+        bench.receive_bytes(refusal.repeat(2).as_bytes(), 2);
+        assert_eq!(bench.recorded.take_all(), [], "{refusal}");
         // The link sends the two refused releases again as separate script calls. The new acquire follows them.
-        bench.ask(3, acquire(1));
+        bench.push_request(3, acquire(1));
         bench.link.take(at(3));
-        let written = bench.written();
+        let written = bench.take_written();
         assert_eq!(releases(&written), (0, 3), "{refusal}");
         assert!(
             written.rfind("10000") > written.rfind(&hex(2)),
             "the acquire must be sent after both releases: {written}"
         );
-        bench.say(b":1\r\n:1\r\n:5\r\n", 4);
-        let said = bench.told.all();
+        bench.receive_bytes(b":1\r\n:1\r\n:5\r\n", 4);
+        let answers = bench.recorded.take_all();
         let deleted = Ok(Answer::Released(true));
-        assert_eq!(said[..2], [(1, deleted.clone()), (2, deleted)]);
-        bench.ask(4, withdrawn(4));
+        assert_eq!(answers[..2], [(1, deleted.clone()), (2, deleted)]);
+        bench.push_request(4, withdrawn(4));
         bench.link.take(at(5));
         assert_eq!(
-            releases(&bench.written()),
+            releases(&bench.take_written()),
             (0, 1),
             "the delete command must not be tried again after it was refused"
         );
@@ -1766,30 +1797,30 @@ fn releases_use_the_script_if_the_server_denies_or_lacks_the_delete_command() {
 
 #[test]
 fn release_is_denied_if_the_server_denies_both_delete_command_and_script() {
-    let mut bench = with_deletion();
-    bench.ask(1, withdrawn(1));
+    let mut bench = bench_with_deletion();
+    bench.push_request(1, withdrawn(1));
     bench.link.take(at(1));
-    bench.written();
+    bench.take_written();
     let refusal = b"-NOPERM No permissions to access a key\r\n";
-    bench.say(refusal, 2);
+    bench.receive_bytes(refusal, 2);
     bench.link.take(at(3));
-    assert_eq!(releases(&bench.written()), (0, 1));
-    bench.say(refusal, 4);
-    assert_eq!(bench.told.kinds(), ["denied"]);
+    assert_eq!(releases(&bench.take_written()), (0, 1));
+    bench.receive_bytes(refusal, 4);
+    assert_eq!(bench.recorded.kinds(), ["denied"]);
     bench.link.take(at(5));
-    assert_eq!(bench.written(), "");
+    assert_eq!(bench.take_written(), "");
 }
 
 #[test]
 fn wrong_type_error_of_the_delete_command_ends_the_release_without_a_retry() {
-    let mut bench = with_deletion();
-    bench.ask(1, withdrawn(1));
+    let mut bench = bench_with_deletion();
+    bench.push_request(1, withdrawn(1));
     bench.link.take(at(1));
-    bench.written();
-    bench.say(b"-WRONGTYPE Operation against a key\r\n", 2);
-    assert_eq!(bench.told.kinds(), ["wrong_type"]);
+    bench.take_written();
+    bench.receive_bytes(b"-WRONGTYPE Operation against a key\r\n", 2);
+    assert_eq!(bench.recorded.kinds(), ["wrong_type"]);
     bench.link.take(at(3));
-    assert_eq!(bench.written(), "");
+    assert_eq!(bench.take_written(), "");
 }
 
 #[test]
@@ -1799,15 +1830,18 @@ fn release_that_a_read_only_server_refuses_is_sent_again_as_a_script() {
         "-NOREPLICAS Not enough good replicas\r\n",
         "-MISCONF Errors writing to the disk\r\n",
     ] {
-        let mut bench = with_deletion();
-        bench.ask(1, withdrawn(1));
+        let mut bench = bench_with_deletion();
+        bench.push_request(1, withdrawn(1));
         bench.link.take(at(1));
-        bench.written();
-        bench.say(reply.as_bytes(), 2);
+        bench.take_written();
+        bench.receive_bytes(reply.as_bytes(), 2);
         bench.link.take(at(3));
-        assert_eq!(releases(&bench.written()), (0, 1), "{reply}");
-        bench.say(b":0\r\n", 4);
-        assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(false)))]);
+        assert_eq!(releases(&bench.take_written()), (0, 1), "{reply}");
+        bench.receive_bytes(b":0\r\n", 4);
+        assert_eq!(
+            bench.recorded.take_all(),
+            [(1, Ok(Answer::Released(false)))]
+        );
     }
 }
 
@@ -1819,36 +1853,36 @@ fn delete_command_whose_test_call_failed_is_not_used_for_releases() {
         "+OK\r\n",
         "$-1\r\n",
     ] {
-        let mut bench = untried();
+        let mut bench = bench_before_trial();
         try_deletion(&mut bench, reply, 0);
         for now in [1, 3] {
-            bench.ask(1, withdrawn(1));
+            bench.push_request(1, withdrawn(1));
             bench.link.take(at(now));
-            assert_eq!(releases(&bench.written()), (0, 1), "{reply}");
-            bench.say(b":1\r\n", now + 1);
-            assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(true)))]);
+            assert_eq!(releases(&bench.take_written()), (0, 1), "{reply}");
+            bench.receive_bytes(b":1\r\n", now + 1);
+            assert_eq!(bench.recorded.take_all(), [(1, Ok(Answer::Released(true)))]);
         }
     }
 }
 
 #[test]
 fn delete_command_unanswered_before_a_disconnect_is_not_used_again() {
-    let mut bench = untried();
-    bench.ask(1, withdrawn(1));
+    let mut bench = bench_before_trial();
+    bench.push_request(1, withdrawn(1));
     bench.link.take(at(1));
-    assert_eq!(releases(&bench.written()), (1, 1));
-    bench.say(b":1\r\n", 2);
-    assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(true)))]);
+    assert_eq!(releases(&bench.take_written()), (1, 1));
+    bench.receive_bytes(b":1\r\n", 2);
+    assert_eq!(bench.recorded.take_all(), [(1, Ok(Answer::Released(true)))]);
     // Until the trial is answered, releases use the script.
-    bench.ask(2, withdrawn(2));
+    bench.push_request(2, withdrawn(2));
     bench.link.take(at(3));
-    assert_eq!(releases(&bench.written()), (0, 1));
+    assert_eq!(releases(&bench.take_written()), (0, 1));
     bench.link.cut(Fault::Down("reset".into()), at(4));
-    let now = bench.dials(4);
+    let now = bench.redial(4);
     greet_with_deletion(&mut bench, now);
     bench.link.take(at(now));
     assert_eq!(
-        releases(&bench.written()),
+        releases(&bench.take_written()),
         (0, 1),
         "the pending release must be sent with the script"
     );
@@ -1856,45 +1890,45 @@ fn delete_command_unanswered_before_a_disconnect_is_not_used_again() {
 
 #[test]
 fn failed_delete_command_is_replaced_by_the_script_if_the_lock_got_a_note() {
-    let mut bench = with_deletion();
+    let mut bench = bench_with_deletion();
     let request = withdrawn(1);
     let Request::Release { claim, .. } = &request else {
         panic!("the request must be a release")
     };
     let claim = claim.clone();
-    bench.ask(1, request);
+    bench.push_request(1, request);
     bench.link.take(at(1));
-    assert_eq!(releases(&bench.written()), (1, 0));
+    assert_eq!(releases(&bench.take_written()), (1, 0));
     claim.take_note();
-    bench.say(b"-ERR unknown command\r\n", 2);
+    bench.receive_bytes(b"-ERR unknown command\r\n", 2);
     bench.link.take(at(3));
-    assert_eq!(releases(&bench.written()), (0, 1));
-    bench.say(b":1\r\n", 4);
-    assert_eq!(bench.told.all(), [(1, Ok(Answer::Released(true)))]);
+    assert_eq!(releases(&bench.take_written()), (0, 1));
+    bench.receive_bytes(b":1\r\n", 4);
+    assert_eq!(bench.recorded.take_all(), [(1, Ok(Answer::Released(true)))]);
 }
 
 #[test]
 fn release_whose_delete_command_failed_is_sent_again_on_the_next_connection() {
-    let mut bench = with_deletion();
-    bench.ask(1, withdrawn(1));
+    let mut bench = bench_with_deletion();
+    bench.push_request(1, withdrawn(1));
     bench.link.take(at(1));
-    bench.written();
-    bench.say(b"-NOPERM the 'delifeq' command\r\n", 2);
+    bench.take_written();
+    bench.receive_bytes(b"-NOPERM the 'delifeq' command\r\n", 2);
     bench
         .link
         .cut(Fault::Down("connection closed".into()), at(3));
-    assert_eq!(bench.told.kinds(), ["disconnected"]);
-    let now = bench.dials(3);
+    assert_eq!(bench.recorded.kinds(), ["disconnected"]);
+    let now = bench.redial(3);
     greet_with_deletion(&mut bench, now);
     bench.link.take(at(now));
-    let written = bench.written();
+    let written = bench.take_written();
     assert_eq!(releases(&written), (1, 1), "{written}");
     assert!(written.contains(&hex(1)));
 }
 
 #[test]
 fn release_uses_the_script_while_its_acquire_can_still_be_sent() {
-    let mut bench = with_deletion();
+    let mut bench = bench_with_deletion();
     let claim = claim(1);
     let (ttl, proposal) = (Duration::from_secs(10), 1);
     let acquire = |claim| Request::Acquire {
@@ -1903,29 +1937,29 @@ fn release_uses_the_script_while_its_acquire_can_still_be_sent() {
         proposal,
     };
     let release = |claim| Request::Release { claim, leave: true };
-    bench.ask(1, acquire(claim.clone()));
-    bench.ask(2, release(claim.clone()));
+    bench.push_request(1, acquire(claim.clone()));
+    bench.push_request(2, release(claim.clone()));
     bench.link.take(at(1));
     assert_eq!(
-        releases(&bench.written()),
+        releases(&bench.take_written()),
         (0, 2),
         "the acquire and the release must both call scripts"
     );
-    bench.say(&b"-NOSCRIPT No matching script.\r\n".repeat(2), 2);
+    bench.receive_bytes(&b"-NOSCRIPT No matching script.\r\n".repeat(2), 2);
     bench.link.take(at(3));
-    bench.say(SHA.repeat(8).as_bytes(), 4);
-    let written = bench.written();
+    bench.receive_bytes(SHA.repeat(8).as_bytes(), 4);
+    let written = bench.take_written();
     assert_eq!(releases(&written), (0, 2), "{written}");
     assert!(
         written.find("10000") < written.rfind(&hex(1)),
         "the acquire must be sent before the release: {written}"
     );
-    bench.say(b":5\r\n:1\r\n", 5);
-    assert_eq!(bench.told.kinds(), ["answer"; 2]);
+    bench.receive_bytes(b":5\r\n:1\r\n", 5);
+    assert_eq!(bench.recorded.kinds(), ["answer"; 2]);
     // After the claim is withdrawn, its acquire is not sent again. So the acquire cannot arrive after the release.
     claim.withdraw();
-    bench.ask(1, acquire(claim.clone()));
-    bench.ask(2, release(claim));
+    bench.push_request(1, acquire(claim.clone()));
+    bench.push_request(2, release(claim));
     bench.link.take(at(6));
-    assert_eq!(releases(&bench.written()), (1, 0));
+    assert_eq!(releases(&bench.take_written()), (1, 0));
 }

@@ -268,7 +268,7 @@ fn rights_of_disabled_features_are_not_needed() {
         prefix: "".into(),
         fencing: false,
         fair: false,
-        unheard_of: "x".into(),
+        unused_word: "x".into(),
     };
     let wanted_purposes: Vec<_> = purposes(&classic, true, false).collect();
     assert!(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::node::numbers::whole;
+use crate::node::numbers::parse_whole;
 use crate::node::redis::layout::ABSENT;
 use crate::node::{Claim, Fairness, Ticket, Token};
 
@@ -12,7 +12,7 @@ pub(super) fn text(word: &[u8]) -> Option<&str> {
 }
 
 pub(super) fn millis(word: &[u8]) -> Option<Duration> {
-    whole(word).map(Duration::from_millis)
+    parse_whole(word).map(Duration::from_millis)
 }
 
 pub(super) fn is_set(word: &[u8]) -> bool {
@@ -34,7 +34,7 @@ pub(super) fn fairness_of_waiter(
     }
     Some(Fairness::Fair(Some(Box::new(Ticket {
         waiter: text(waiter)?.into(),
-        number: whole(ticket)?,
+        number: parse_whole(ticket)?,
         heartbeat: millis(heartbeat)?,
     }))))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::arguments::{
     arc_claim, fairness_of_release, fairness_of_waiter, fenced_claim, is_absent, millis,
 };
-use crate::node::numbers::whole;
+use crate::node::numbers::parse_whole;
 use crate::node::redis::layout::{LEAVES, NOTED, WITHDRAWN_TTL};
 use crate::node::{Claim, ExtendItem, Fairness, Group, Mode, Part, Request, Token};
 
@@ -47,7 +47,7 @@ pub(super) fn claim(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     Some(Request::Acquire {
         claim: arc_claim(claim_on(keys, value, group, fairness)?, false),
         ttl: millis(ttl)?,
-        proposal: whole(proposal)?,
+        proposal: parse_whole(proposal)?,
     })
 }
 
@@ -58,7 +58,7 @@ pub(super) fn confirm(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let group = read_group(keys, modes)?;
     Some(Request::Confirm {
         claim: arc_claim(claim_on(keys, value, group, Fairness::Unordered)?, false),
-        token: whole(token)?,
+        token: parse_whole(token)?,
     })
 }
 
@@ -66,7 +66,7 @@ pub(super) fn release(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let [value, waiter, flags, modes @ ..] = args else {
         return None;
     };
-    let flags = whole(flags)?;
+    let flags = parse_whole(flags)?;
     let claim = claim_on(
         keys,
         value,
@@ -92,7 +92,7 @@ pub(super) fn keep(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
             .take_while(|arg_of_key| arg_of_key[0] == *value);
         let end = start + count.count();
         let claim = extended_claim(keys.get(start..end)?, &args[start..end])?;
-        let ttl = whole(ttl)?;
+        let ttl = parse_whole(ttl)?;
         if ttl == WITHDRAWN_TTL {
             claim.withdraw();
         }
@@ -111,7 +111,7 @@ pub(super) fn keep(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
 /// The claim of one lock in a call of KEEP. A lock on one exclusive key without a fencing number is a plain lock.
 fn extended_claim(keys: &[&[u8]], args: &[[&[u8]; 4]]) -> Option<Claim> {
     let [value, _, _, number] = args.first()?;
-    let number = whole(number)?;
+    let number = parse_whole(number)?;
     let modes: Vec<&[u8]> = args.iter().map(|[_, _, mode, _]| *mode).collect();
     let group = read_group(keys, &modes)?;
     if let ([part], 0) = (group.parts(), number)

@@ -2,7 +2,7 @@
 
 use super::arguments::{arc_claim, fenced_claim, is_set, millis};
 use super::write::{bulk, number, write_array};
-use crate::node::numbers::whole;
+use crate::node::numbers::parse_whole;
 use crate::node::redis::layout::{AS_PROPOSED, DELETED, NOT_OURS, NOT_RELEASED, NOT_TRIED};
 use crate::node::{Fairness, Request};
 
@@ -26,7 +26,7 @@ pub(super) fn acquire(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
         Some(Request::Acquire {
             claim: arc_claim(fenced_claim(key, value, fairness.clone())?, false),
             ttl,
-            proposal: whole(proposal)?,
+            proposal: parse_whole(proposal)?,
         })
     };
     keys.iter().zip(pairs).map(to_request).collect()

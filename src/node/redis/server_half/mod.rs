@@ -20,7 +20,7 @@ use super::resp::{self, Value};
 use super::script::Script;
 use crate::keys::LEADER;
 use crate::node::Request;
-use crate::node::numbers::whole;
+use crate::node::numbers::parse_whole;
 
 /// The content of one command of a client.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub fn received<'a>(
 ) -> Option<Received<'a>> {
     let request = match words {
         [b"EVALSHA", sha, keys, rest @ ..] => {
-            let keys = usize::try_from(whole(keys)?).ok()?;
+            let keys = usize::try_from(parse_whole(keys)?).ok()?;
             let (keys, args) = rest.split_at_checked(keys)?;
             let script = script_of(sha)?;
             let is_accepted = script.accepts(keys.len(), args.len());

@@ -7,8 +7,8 @@ use super::arguments::{
     arc_claim, fairness_of_release, fairness_of_waiter, fenced_claim, is_absent, is_set, millis,
     text,
 };
-use crate::node::note::undated;
-use crate::node::numbers::whole;
+use crate::node::note::split_start;
+use crate::node::numbers::parse_whole;
 use crate::node::redis::layout::{WITH_NOTE, WITHDRAWN_TTL};
 use crate::node::{
     Claim, Ended, ExtendItem, Fairness, NewValue, NoteItem, Page, Permit, Request, ServerRun, Token,
@@ -25,7 +25,7 @@ pub(super) fn acquire(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     Some(Request::Acquire {
         claim: arc_claim(fenced_claim(key, value, Fairness::Unordered)?, false),
         ttl: millis(ttl)?,
-        proposal: whole(proposal)?,
+        proposal: parse_whole(proposal)?,
     })
 }
 
@@ -50,7 +50,7 @@ pub(super) fn acquire_fair(key: &[u8], args: &[&[u8]]) -> Option<Request> {
             false,
         ),
         ttl: millis(ttl)?,
-        proposal: whole(proposal)?,
+        proposal: parse_whole(proposal)?,
     })
 }
 
@@ -69,7 +69,7 @@ pub(super) fn confirm(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     };
     Some(Request::Confirm {
         claim: arc_claim(fenced_claim(key, value, Fairness::Unordered)?, false),
-        token: whole(token)?,
+        token: parse_whole(token)?,
     })
 }
 
@@ -118,7 +118,7 @@ pub(super) fn extend(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     let item = |(key, [value, ttl]): (&&[u8], &[&[u8]; 2])| {
         let with_note = ttl.strip_prefix(WITH_NOTE.as_bytes());
         let note = with_note.is_some();
-        let ttl = whole(with_note.unwrap_or(ttl))?;
+        let ttl = parse_whole(with_note.unwrap_or(ttl))?;
         let claim = arc_claim(fenced_claim(key, value, Fairness::Unordered)?, note);
         if ttl == WITHDRAWN_TTL {
             claim.withdraw();
@@ -160,7 +160,7 @@ pub(super) fn note(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
             claim.withdraw();
             (0, "")
         } else {
-            undated(text(note)?)?
+            split_start(text(note)?)?
         };
         Some(NoteItem {
             claim: Arc::new(claim),
@@ -181,7 +181,7 @@ pub(super) fn read(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     };
     Some(Request::Read {
         claim: arc_claim(fenced_claim(key, value, Fairness::Unordered)?, false),
-        token: whole(token)?,
+        token: parse_whole(token)?,
     })
 }
 
@@ -193,7 +193,7 @@ pub(super) fn write(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     let claim = Claim::new("", key, Token::from_bytes(NO_VALUE), true);
     Some(Request::Write {
         claim: Arc::new(claim),
-        token: whole(token)?,
+        token: parse_whole(token)?,
         value: Arc::new(NewValue {
             bytes: bytes.first().map(|bytes| (*bytes).into()),
             until: Instant::from_nanos(u64::MAX),
@@ -206,7 +206,7 @@ pub(super) fn permit(name: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [value, ttl, proposal, slot, permits, waiter @ ..] = args else {
         return None;
     };
-    let permits = u8::try_from(whole(permits)?).ok()?;
+    let permits = u8::try_from(parse_whole(permits)?).ok()?;
     Some(Request::Acquire {
         claim: arc_claim(
             claim_on_slot(
@@ -218,7 +218,7 @@ pub(super) fn permit(name: &[u8], args: &[&[u8]]) -> Option<Request> {
             false,
         ),
         ttl: millis(ttl)?,
-        proposal: whole(proposal)?,
+        proposal: parse_whole(proposal)?,
     })
 }
 
@@ -240,7 +240,7 @@ fn claim_on_slot(
     (slot, permits): (&[u8], u8),
     fairness: Fairness,
 ) -> Option<Claim> {
-    let slot = u8::try_from(whole(slot)?).ok()?;
+    let slot = u8::try_from(parse_whole(slot)?).ok()?;
     let permit = Permit::new(name.into(), slot, permits);
     Some(fenced_claim(&permit.key(), value, fairness)?.with_permit(permit))
 }
@@ -249,8 +249,8 @@ pub(super) fn list(cursor: &[u8], pattern: &[u8], count: &[u8]) -> Option<Reques
     Some(Request::List {
         page: Arc::new(Page {
             pattern: pattern.into(),
-            cursor: whole(cursor)?,
-            count: u32::try_from(whole(count)?).ok()?,
+            cursor: parse_whole(cursor)?,
+            count: u32::try_from(parse_whole(count)?).ok()?,
         }),
     })
 }

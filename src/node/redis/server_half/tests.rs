@@ -28,7 +28,7 @@ use crate::settings::RestartGuard;
 const RUN: &str = "run-7";
 
 /// The largest number that is exact in a reply.
-const MOST: u64 = 1 << 53;
+const MAX_NUMBER: u64 = 1 << 53;
 
 fn memory() -> Memory {
     Memory::new(Some(RUN), false)
@@ -50,7 +50,7 @@ fn scripts(checked: bool) -> Scripts {
 }
 
 fn script_of(sha: &[u8]) -> Option<Script> {
-    let index = usize::try_from(whole(sha.strip_prefix(&[b'0'; 37])?)?).ok()?;
+    let index = usize::try_from(parse_whole(sha.strip_prefix(&[b'0'; 37])?)?).ok()?;
     Script::ALL.get(index).copied()
 }
 
@@ -66,7 +66,7 @@ fn words(bytes: &[u8]) -> Vec<&[u8]> {
     words
 }
 
-fn received_one(bytes: &[u8]) -> Request {
+fn receive_one(bytes: &[u8]) -> Request {
     match received(&words(bytes), script_of) {
         Some(Received::One(request)) => request,
         other => panic!("one request must be received, not {other:?}"),
@@ -159,10 +159,10 @@ fn acquires() -> impl Strategy<Value = Request> {
         (plain(), queued()).prop_map(fair),
         (grouped(), queued()).prop_map(fair),
         (slot(1..=64_u8), queued()).prop_map(fair),
-        replacing.prop_map(|(group, token, instead, fairness)| {
+        replacing.prop_map(|(group, token, replaced_token, fairness)| {
             let key = group.parts()[0].key.clone();
             let claim = Claim::new("", &key, token, true).with_fairness(fairness);
-            claim.with_group(group.instead_of(instead))
+            claim.with_group(group.instead_of(replaced_token))
         }),
     ];
     let unfenced = (key(), token(), millis()).prop_map(|(key, token, ttl)| Request::Acquire {
@@ -219,14 +219,14 @@ fn extensions() -> impl Strategy<Value = Request> {
         ExtendItem { claim, ttl, note }
     };
     let ttl = || prop_oneof![1 => Just(Duration::ZERO), 3 => millis()];
-    let one = (plain(), ttl(), any::<bool>()).prop_map(move |(claim, ttl, note)| {
+    let item = (plain(), ttl(), any::<bool>()).prop_map(move |(claim, ttl, note)| {
         let note = note && !ttl.is_zero();
         if note {
             claim.take_note();
         }
         withdrawn(claim, ttl, note)
     });
-    let agreed = (grouped(), 1..MOST).prop_map(|(claim, number)| {
+    let agreed = (grouped(), 1..MAX_NUMBER).prop_map(|(claim, number)| {
         claim.agreed(Some(number));
         claim
     });
@@ -235,7 +235,7 @@ fn extensions() -> impl Strategy<Value = Request> {
     let of_group = of_group.prop_map(move |(claim, ttl)| withdrawn(claim, ttl, false));
     let is_group = |items: &Vec<ExtendItem>| items.iter().any(|item| item.claim.group().is_some());
     prop_oneof![
-        vec(one, 1..5),
+        vec(item, 1..5),
         vec(of_group, 1..5).prop_filter("at least one lock must be a group", is_group),
     ]
     .prop_map(|items| Request::Extend {
@@ -356,7 +356,7 @@ const ANSWERS: usize = 20;
 
 /// The indexes of the variants in an answer. A new variant does not compile until it has an index here.
 fn kinds_in(answer: &Answer) -> Vec<usize> {
-    let extended = |one: &Extended| match one {
+    let extended = |item: &Extended| match item {
         Extended::Kept => 14,
         Extended::Restored => 15,
         Extended::NotOurs => 16,
@@ -414,7 +414,7 @@ fn note() -> impl Strategy<Value = Note> {
 }
 
 fn queue_info(with_note: bool) -> impl Strategy<Value = QueueInfo> {
-    let number = || 0..MOST;
+    let number = || 0..MAX_NUMBER;
     (number(), number(), of((key(), of(note())))).prop_map(move |(ahead, ticket, holder)| {
         let (holder, note) = holder.unzip();
         QueueInfo {
@@ -428,7 +428,7 @@ fn queue_info(with_note: bool) -> impl Strategy<Value = QueueInfo> {
 }
 
 fn free_slots(permits: u8) -> impl Strategy<Value = QueueInfo> {
-    (0..MOST, 0..MOST, any::<u64>()).prop_map(move |(ahead, ticket, free)| QueueInfo {
+    (0..MAX_NUMBER, 0..MAX_NUMBER, any::<u64>()).prop_map(move |(ahead, ticket, free)| QueueInfo {
         ahead,
         ticket,
         holder: None,
@@ -441,7 +441,7 @@ fn acquired(claim: &Claim) -> BoxedStrategy<Answer> {
     let queues = matches!(claim.fairness(), Fairness::Fair(_));
     let numbered = claim.fenced() || queues;
     let counter = match numbered {
-        true => (1..=MOST).prop_map(Some).boxed(),
+        true => (1..=MAX_NUMBER).prop_map(Some).boxed(),
         false => Just(None).boxed(),
     };
     let line = match claim.permit() {
@@ -465,7 +465,7 @@ fn acquired(claim: &Claim) -> BoxedStrategy<Answer> {
 }
 
 fn extended(keys: usize) -> impl Strategy<Value = Answer> {
-    let one = prop_oneof![
+    let item = prop_oneof![
         4 => prop::sample::select(vec![
             Extended::Kept,
             Extended::Restored,
@@ -476,7 +476,7 @@ fn extended(keys: usize) -> impl Strategy<Value = Answer> {
         ]),
         1 => faults().prop_map(Extended::Unknown),
     ];
-    vec(one, keys).prop_map(Answer::Extended)
+    vec(item, keys).prop_map(Answer::Extended)
 }
 
 fn waiter() -> impl Strategy<Value = Waiter> {
@@ -517,13 +517,13 @@ fn state(with_queue: bool) -> impl Strategy<Value = Answer> {
 }
 
 fn value_read() -> impl Strategy<Value = Answer> {
-    let stored = (1..=MOST, key(), any::<bool>());
+    let stored = (1..=MAX_NUMBER, key(), any::<bool>());
     let stored = stored.prop_map(|(number, bytes, trusted)| StoredValue {
         number,
         bytes,
         trusted,
     });
-    (of(stored), of(1..MOST)).prop_map(|(stored, clock)| Answer::Value {
+    (of(stored), of(1..MAX_NUMBER)).prop_map(|(stored, clock)| Answer::Value {
         run: ServerRun::new(RUN),
         stored,
         clock,
@@ -533,7 +533,7 @@ fn value_read() -> impl Strategy<Value = Answer> {
 /// Answers that fit a request.
 fn answers(request: &Request) -> BoxedStrategy<Answer> {
     // A counter of 1 in a reply to `Confirm` or `Write` is the sign of success.
-    let above = || (2..=MOST).prop_map(Answer::CounterAbove);
+    let above = || (2..=MAX_NUMBER).prop_map(Answer::CounterAbove);
     match request {
         Request::Acquire { claim, .. } => acquired(claim),
         Request::Confirm { claim, .. } => {
@@ -578,9 +578,9 @@ fn exchanges() -> impl Strategy<Value = (Request, Result<Answer, Fault>)> {
 }
 
 /// Several requests of one kind that one command can carry, each with a fitting answer or with a fault.
-fn together() -> impl Strategy<Value = Vec<(Request, Result<Answer, Fault>)>> {
-    let one = (plain(), any::<u64>());
-    (vec(one, 1..6), any::<bool>(), any::<bool>(), millis()).prop_flat_map(
+fn batched_exchanges() -> impl Strategy<Value = Vec<(Request, Result<Answer, Fault>)>> {
+    let item = (plain(), any::<u64>());
+    (vec(item, 1..6), any::<bool>(), any::<bool>(), millis()).prop_flat_map(
         |(claims, queues, acquires, ttl)| {
             let exchange = |(claim, proposal): (Claim, u64)| {
                 let claim = Arc::new(claim.with_fairness(match queues {
@@ -592,7 +592,7 @@ fn together() -> impl Strategy<Value = Vec<(Request, Result<Answer, Fault>)>> {
                         claim,
                         ttl,
                         // Some answers grant the proposed number.
-                        proposal: 1 + proposal % MOST,
+                        proposal: 1 + proposal % MAX_NUMBER,
                     },
                     false => Request::Release { claim, leave: true },
                 };
@@ -620,7 +620,7 @@ proptest! {
         request in requests(),
         checked in any::<bool>(),
     ) {
-        let received = received_one(&sent(&request, checked));
+        let received = receive_one(&sent(&request, checked));
         prop_assert_eq!(format!("{received:?}"), format!("{request:?}"));
     }
 
@@ -636,7 +636,7 @@ proptest! {
     }
 
     #[test]
-    fn many_requests_and_their_answers_pass_through_both_halves(exchanges in together()) {
+    fn many_requests_and_their_answers_pass_through_both_halves(exchanges in batched_exchanges()) {
         let place = |(request, _): &(Request, _)| Placed {
             member: Queued::new(request.clone(), Reply::ignored()),
             followers: 0,
@@ -647,8 +647,8 @@ proptest! {
         let Some(Received::Many(requests)) = received(&words(&bytes), script_of) else {
             panic!("many requests must be received");
         };
-        let wanted: Vec<&Request> = exchanges.iter().map(|(request, _)| request).collect();
-        prop_assert_eq!(format!("{requests:?}"), format!("{wanted:?}"));
+        let expected: Vec<&Request> = exchanges.iter().map(|(request, _)| request).collect();
+        prop_assert_eq!(format!("{requests:?}"), format!("{expected:?}"));
         let each: Vec<Vec<u8>> = exchanges
             .iter()
             .map(|(request, answer)| {
@@ -660,11 +660,11 @@ proptest! {
         let mut out = Vec::new();
         reply_to_many(&requests, &each, &mut out);
         let (value, _) = resp::parse(&out).expect("a valid reply").expect("a complete reply");
-        let run: Vec<Queued> = run.into_iter().map(|one| one.member).collect();
+        let run: Vec<Queued> = run.into_iter().map(|placed| placed.member).collect();
         let mut read = Vec::new();
         decode_many(&run, &value, &mut read).expect("the reply must fit the requests");
-        let wanted = exchanges.into_iter().map(|(_, answer)| answer.ok().map(Ok));
-        prop_assert_eq!(read, wanted.collect::<Vec<_>>());
+        let expected = exchanges.into_iter().map(|(_, answer)| answer.ok().map(Ok));
+        prop_assert_eq!(read, expected.collect::<Vec<_>>());
     }
 
     #[test]
@@ -736,7 +736,7 @@ fn received_request_is_sent_again_as_the_same_command() {
     let permit = Permit::new(b"app:pool"[..].into(), 2, 5);
     let slot = Claim::new("", &permit.key(), Token::from_bytes([4; 16]), true);
     let slot = Arc::new(slot.with_permit(permit).with_fairness(fair.clone()));
-    let (one, two) = (Arc::new(group(&[b"a"])), Arc::new(group(&[b"a", b"b"])));
+    let (item, two) = (Arc::new(group(&[b"a"])), Arc::new(group(&[b"a", b"b"])));
     let ttl = Duration::from_micros(1_500);
     let item = |claim: &Arc<Claim>| ExtendItem {
         claim: claim.clone(),
@@ -768,7 +768,7 @@ fn received_request_is_sent_again_as_the_same_command() {
             token,
         },
         Request::Extend {
-            items: [item(&one), item(&two)].into(),
+            items: [item(&item), item(&two)].into(),
         },
         Request::Extend {
             items: [item(&slot)].into(),
@@ -778,7 +778,7 @@ fn received_request_is_sent_again_as_the_same_command() {
         },
     ] {
         let first = sent(&request, false);
-        let again = sent(&received_one(&first), false);
+        let again = sent(&receive_one(&first), false);
         assert_eq!(
             first.escape_ascii().to_string(),
             again.escape_ascii().to_string()
@@ -795,8 +795,8 @@ fn delifeq_command_is_received_as_the_release_of_a_plain_lock() {
     let mut out = Vec::new();
     assert!(Deletion::DelIfEq.write(&release(withdrawn), &mut out));
     // The command does not carry whether the claim was withdrawn.
-    let wanted = release(Arc::new(claim()));
-    assert_eq!(format!("{:?}", received_one(&out)), format!("{wanted:?}"));
+    let expected = release(Arc::new(claim()));
+    assert_eq!(format!("{:?}", receive_one(&out)), format!("{expected:?}"));
 }
 
 /// The client adds a remedy to some errors, so the texts of these faults are not equal.
@@ -825,12 +825,12 @@ fn every_fault_that_a_server_can_cause_is_read_as_the_same_kind() {
             panic!("the reply must be a fault: {fault:?}");
         };
         let kind = fault.kind();
-        let wanted = if of_client.contains(&kind) {
+        let expected = if of_client.contains(&kind) {
             "server_error"
         } else {
             kind
         };
-        assert_eq!(read.kind(), wanted, "{fault:?}: {read:?}");
+        assert_eq!(read.kind(), expected, "{fault:?}: {read:?}");
     }
 }
 
