@@ -15,10 +15,10 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::Error;
-use crate::server_dir::ServerDir;
-use crate::server_process::ServerProcess;
 use crate::ports::PortLease;
 use crate::process::process_state;
+use crate::server_dir::ServerDir;
+use crate::server_process::ServerProcess;
 use crate::spawn::{find, tied_to_process};
 use crate::test_server::TestServer;
 

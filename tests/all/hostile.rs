@@ -61,10 +61,7 @@ fn start(script: Script) -> Hostile {
 
 fn relaying(server: &Server, tampering: Tampering) -> Script {
     let target = server.addr();
-    Script::Relay {
-        target,
-        tampering,
-    }
+    Script::Relay { target, tampering }
 }
 
 fn after_handshake(words: &str) -> Script {

@@ -219,7 +219,9 @@ impl DemoMasters {
     pub(super) fn cause(&self, event: Event) -> Result<(), Failure> {
         match (&self.0[event.master], event.is_restart) {
             (DemoMaster::Server(_, server), false) => server.kill().map_err(Failure::internal),
-            (DemoMaster::Server(_, server), true) => server.restart_after_crash().map_err(Failure::internal),
+            (DemoMaster::Server(_, server), true) => {
+                server.restart_after_crash().map_err(Failure::internal)
+            }
             (DemoMaster::Memory(node), false) => {
                 node.set_condition(Condition::Down);
                 Ok(())

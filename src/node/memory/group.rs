@@ -478,7 +478,10 @@ impl Master {
         members.sort_unstable_by_key(|(value, until)| (*until, *value));
         let listed = members.split_off(members.len().saturating_sub(MAX_HOLDS_SHOWN));
         let listed = listed.into_iter().map(|(value, until)| {
-            let note = self.text(now, &keys::hold_note_key(&value, key)).ok().flatten();
+            let note = self
+                .text(now, &keys::hold_note_key(&value, key))
+                .ok()
+                .flatten();
             let note = note.and_then(|note| Note::read(shown_of(note), &value));
             let ttl = Duration::from_millis(until - now / 1000);
             Hold::new(value.to_vec(), ttl, note)

@@ -510,7 +510,9 @@ mod tests {
             let error = Address::parse(url).err();
             let error = error.unwrap_or_else(|| panic!("{url:?} must be refused"));
             assert!(
-                error.why.contains("quorate-mysql, quorate-postgres or quorate-zookeeper"),
+                error
+                    .why
+                    .contains("quorate-mysql, quorate-postgres or quorate-zookeeper"),
                 "{url:?}: {error:?}"
             );
             assert!(
