@@ -263,7 +263,7 @@ fn panic_of_a_progress_callback_reaches_the_thread_that_waits_for_the_lock() {
     let second_client = redlock.clone();
     let waiter = thread::spawn(move || {
         let lock = second_client.lock("r").wait(Wait::For(secs(20)));
-        lock.waiter(|_| panic!("observed")).acquire().map(drop)
+        lock.waiting(|_| panic!("observed")).acquire().map(drop)
     });
     let panicked = waiter
         .join()

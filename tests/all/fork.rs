@@ -80,7 +80,7 @@ fn run_in_child<T>(held: T, child: impl FnOnce(T) -> bool) -> (T, Option<i32>) {
             drop(watchdog);
             std::process::exit(i32::from(!is_ok));
         }
-        Fork::Parent(pid) => (held, waitpid(pid).is_ok()),
+        Fork::Parent(pid) => (held, waitpid(pid).ok()),
     }
 }
 
@@ -280,7 +280,7 @@ fn forked_process_does_not_renew_the_locks_of_its_parent() {
     let masters = masters(3);
     let mut program = start_part("part_on_the_thread_of_the_runtime", &masters);
     let output = BufReader::new(program.stdout.take().expect("a pipe"));
-    let said = output.lines().map_while(Result::is_ok);
+    let said = output.lines().map_while(Result::ok);
     let said = said.filter_map(|line| line.strip_prefix("child ").map(str::to_owned));
     let mut said = said.take(2);
     let (child, refused) = (said.next().expect("its id"), said.next());

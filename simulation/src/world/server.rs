@@ -73,7 +73,7 @@ impl World {
                 // The first line of a script sets constants and checks the generation marker.
                 let first_line_end = source.iter().position(|byte| *byte == b'\n').unwrap_or(0);
                 let (line, body) = source.split_at(first_line_end);
-                let script = Script::of_source(body.get(1..).unwrap_or_default());
+                let script = Script::from_source(body.get(1..).unwrap_or_default());
                 let script = script.map_or(Script::ALL.len(), |script| script as usize);
                 let marker_check = self.marker_check_index(line);
                 self.masters[master].record_loaded_script(marker_check, script);

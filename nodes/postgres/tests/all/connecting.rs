@@ -11,7 +11,7 @@ use crate::common::{
 };
 use quorate::node::store::Store as _;
 use quorate_postgres::{Postgres, prepare};
-use quorate_testbed::{Home, PostgresOptions};
+use quorate_testbed::{PostgresOptions, ServerDir};
 
 async fn fault(url: &str) -> quorate::node::Fault {
     match store_at(url).connect().await {
@@ -53,7 +53,7 @@ async fn password_comes_from_the_url_or_from_a_file_and_is_checked() {
     );
     let none = fault(&server.url_of("locker", "locks")).await;
     assert!(none.to_string().contains("passfile"), "{none}");
-    let home = Home::create(None).expect("a directory");
+    let home = ServerDir::create(None).expect("a directory");
     let file = home.path().join("passwords");
     std::fs::write(&file, "127.0.0.1:*:locks:locker:se\\:cret\n").expect("written");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("changed");
@@ -82,7 +82,7 @@ fn openssl(dir: &Path, line: &str) -> bool {
 #[cfg(feature = "tls-rustls")]
 #[tokio::test]
 async fn tls_checks_the_certificate_and_the_host_name() {
-    let home = Home::create(None).expect("a directory");
+    let home = ServerDir::create(None).expect("a directory");
     let path = |name: &str| home.path().join(name).display().to_string();
     std::fs::write(
         path("ext"),
@@ -148,7 +148,7 @@ async fn tls_checks_the_certificate_and_the_host_name() {
 struct Bouncer {
     process: Child,
     port: u16,
-    _home: Home,
+    _home: ServerDir,
 }
 
 impl Bouncer {
@@ -158,7 +158,7 @@ impl Bouncer {
         let program = program
             .into_iter()
             .find(|program| Path::new(program).exists())?;
-        let home = Home::create(None).expect("a directory");
+        let home = ServerDir::create(None).expect("a directory");
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = free.local_addr().expect("an address").port();
         drop(free);

@@ -736,7 +736,7 @@ fn received_request_is_sent_again_as_the_same_command() {
     let permit = Permit::new(b"app:pool"[..].into(), 2, 5);
     let slot = Claim::new("", &permit.key(), Token::from_bytes([4; 16]), true);
     let slot = Arc::new(slot.with_permit(permit).with_fairness(fair.clone()));
-    let (item, two) = (Arc::new(group(&[b"a"])), Arc::new(group(&[b"a", b"b"])));
+    let (one, two) = (Arc::new(group(&[b"a"])), Arc::new(group(&[b"a", b"b"])));
     let ttl = Duration::from_micros(1_500);
     let item = |claim: &Arc<Claim>| ExtendItem {
         claim: claim.clone(),
@@ -768,7 +768,7 @@ fn received_request_is_sent_again_as_the_same_command() {
             token,
         },
         Request::Extend {
-            items: [item(&item), item(&two)].into(),
+            items: [item(&one), item(&two)].into(),
         },
         Request::Extend {
             items: [item(&slot)].into(),
