@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 /// The environment variable that [`isolate`] sets for the program that it restarts.
 const ISOLATED: &str = "QUORATE_ISOLATED";
 /// The interface at the program's end of a network link is named with this prefix and the number of the link.
-const LINK_PREFIX: &str = "qv";
+const PREFIX: &str = "qv";
 /// The name of the interface at the server's end of a link.
-const SERVER_INTERFACE: &str = "wire";
+const PEER: &str = "wire";
 
 /// A network namespace and the link to it. Dropping the value removes both.
 #[derive(Debug)]
@@ -54,8 +54,7 @@ impl Namespace {
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed) % (1 << 14);
         // Each link has a network of four addresses: 10.203.0.0/30, 10.203.0.4/30, and so on.
         let network = u32::from(Ipv4Addr::new(10, 203, 0, 0)) + u32::from(number) * 4;
-        let (program_address, server_address) =
-            (Ipv4Addr::from(network + 1), Ipv4Addr::from(network + 2));
+        let (our_address, address) = (Ipv4Addr::from(network + 1), Ipv4Addr::from(network + 2));
         let holder = Command::new("unshare")
             .args([
                 "--net",
@@ -68,68 +67,42 @@ impl Namespace {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()?;
-        let link = format!("{LINK_PREFIX}{number}");
+        let link = format!("{PREFIX}{number}");
         let mut namespace = Self {
             holder,
             link: link.clone(),
-            address: server_address,
+            address,
         };
         let mut first_line = String::new();
         if let Some(stdout) = namespace.holder.stdout.take() {
             BufReader::new(stdout).read_line(&mut first_line)?;
         }
         if first_line.trim() != "up" {
-            return Err(io::Error::other(
-                "the network namespace could not be created",
-            ));
+            let reason = "the network namespace could not be created";
+            return Err(io::Error::other(reason));
         }
         let pid = namespace.holder.id().to_string();
-        run_program(
+        run(
             "ip",
             &[
-                "link",
-                "add",
-                &link,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                SERVER_INTERFACE,
-                "netns",
-                &pid,
+                "link", "add", &link, "type", "veth", "peer", "name", PEER, "netns", &pid,
             ],
         )?;
-        run_program(
-            "ip",
-            &[
-                "addr",
-                "add",
-                &format!("{program_address}/30"),
-                "dev",
-                &link,
-            ],
-        )?;
-        run_program("ip", &["link", "set", "dev", &link, "up"])?;
-        namespace.run_inside(&[
-            "ip",
-            "addr",
-            "add",
-            &format!("{server_address}/30"),
-            "dev",
-            SERVER_INTERFACE,
-        ])?;
+        let with_mask = format!("{our_address}/30");
+        run("ip", &["addr", "add", &with_mask, "dev", &link])?;
+        run("ip", &["link", "set", "dev", &link, "up"])?;
+        namespace.run_inside(&["ip", "addr", "add", &format!("{address}/30"), "dev", PEER])?;
         // Add a permanent ARP entry for the server. Without it, the kernel would report "unreachable" while the link is
         // down. With it, clients get no answer at all.
-        let mac_address =
-            namespace.run_inside(&["ip", "-brief", "link", "show", "dev", SERVER_INTERFACE])?;
+        let mac_address = namespace.run_inside(&["ip", "-brief", "link", "show", "dev", PEER])?;
         let mac_address = mac_address.split_whitespace().nth(2).unwrap_or_default();
-        let server_text = server_address.to_string();
-        run_program(
+        let peer = address.to_string();
+        run(
             "ip",
             &[
                 "neigh",
                 "replace",
-                &server_text,
+                &peer,
                 "lladdr",
                 mac_address,
                 "dev",
@@ -155,7 +128,7 @@ impl Namespace {
     pub fn sever(&self) -> io::Result<()> {
         // Take down the server's end of the link, so that packets of the program vanish. If the program's end were
         // down, sending a packet would fail with an error instead.
-        self.run_inside(&["ip", "link", "set", "dev", SERVER_INTERFACE, "down"])
+        self.run_inside(&["ip", "link", "set", "dev", PEER, "down"])
             .map(drop)
     }
 
@@ -165,7 +138,7 @@ impl Namespace {
     ///
     /// If the operating system refuses the change.
     pub fn mend(&self) -> io::Result<()> {
-        self.run_inside(&["ip", "link", "set", "dev", SERVER_INTERFACE, "up"])
+        self.run_inside(&["ip", "link", "set", "dev", PEER, "up"])
             .map(drop)
     }
 
@@ -177,7 +150,7 @@ impl Namespace {
 
     fn run_inside(&self, command: &[&str]) -> io::Result<String> {
         let [program, net_option, separator] = self.enter_command();
-        run_program(
+        run(
             &program,
             &[&[net_option.as_str(), separator.as_str()], command].concat(),
         )
@@ -186,7 +159,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        let _ = run_program("ip", &["link", "del", "dev", &self.link]);
+        let _ = run("ip", &["link", "del", "dev", &self.link]);
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }
@@ -196,7 +169,7 @@ impl Drop for Namespace {
 fn is_isolated() -> bool {
     fs::read_to_string("/proc/self/net/route").is_ok_and(|routes| {
         let mut routes = routes.lines().skip(1);
-        routes.all(|route| route.starts_with(LINK_PREFIX))
+        routes.all(|route| route.starts_with(PREFIX))
     })
 }
 
@@ -246,7 +219,7 @@ fn unshare_options() -> Result<&'static [&'static str], String> {
                        && ip link add qv0 type veth peer name wire";
     let mut last_error = String::new();
     for options in OPTION_SETS {
-        match run_program("unshare", &[options, &["sh", "-c", TEST_SCRIPT]].concat()) {
+        match run("unshare", &[options, &["sh", "-c", TEST_SCRIPT]].concat()) {
             Ok(_) => return Ok(options),
             Err(error) => last_error = error.to_string(),
         }
@@ -256,7 +229,7 @@ fn unshare_options() -> Result<&'static [&'static str], String> {
     ))
 }
 
-fn run_program(program: &str, args: &[impl AsRef<OsStr>]) -> io::Result<String> {
+fn run(program: &str, args: &[impl AsRef<OsStr>]) -> io::Result<String> {
     let output = Command::new(program)
         .args(args)
         .stdin(Stdio::null())

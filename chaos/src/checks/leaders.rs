@@ -38,10 +38,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         };
         leader_notices += 1;
         let process = &entry.process;
-        let earlier_term = last_terms.insert(process, (term, entry.t));
-        if let Some((earlier_term, earlier_at)) =
-            earlier_term.filter(|(earlier_term, _)| *earlier_term > term)
-        {
+        let earlier = last_terms.insert(process, (term, entry.t));
+        if let Some((earlier_term, earlier_at)) = earlier.filter(|earlier| earlier.0 > term) {
             let description = format!(
                 "{process} was notified of the leader of term {term} after the leader of term {earlier_term}"
             );
@@ -56,17 +54,10 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
                 "in term {term}, {} follows the leader {first_leader}, and {process} follows the leader {leader}",
                 first_entry.process
             );
-            violations.push(violation(
-                first_entry.t,
-                entry,
-                &[&first_entry.process],
-                description,
-            ));
+            let others = [first_entry.process.as_str()];
+            violations.push(violation(first_entry.t, entry, &others, description));
         }
-        if let Some(recorded_term) = terms
-            .get(leader)
-            .filter(|recorded_term| **recorded_term != term)
-        {
+        if let Some(recorded_term) = terms.get(leader).filter(|recorded| **recorded != term) {
             let description = format!(
                 "{process} follows {leader} as the leader of term {term}, but {leader} leads term {recorded_term}"
             );
@@ -74,8 +65,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         }
     }
     let coverage = format!(
-        "followers got {leader_notices} notifications of a leader, and {no_leader_notices} that there is no leader; {} leaders were \
-         elected, and followers were notified of {} different leaders",
+        "followers got {leader_notices} notifications of a leader, and {no_leader_notices} that there is no leader; \
+         {} leaders were elected, and followers were notified of {} different leaders",
         terms.len(),
         leaders.len()
     );

@@ -36,11 +36,11 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             excused: None,
         });
     };
-    let (mut lists_at_once, mut lists_after_ttl, mut lists_after_notes) = (0, 0, 0);
+    let (mut first_lists, mut ttl_lists, mut note_lists) = (0, 0, 0);
     for entry in &case.history.entries {
         let Event::Keys {
             when,
-            left: remaining_keys,
+            left: remaining,
             eternal,
         } = &entry.event
         else {
@@ -51,61 +51,58 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             report(entry.t, &entry.process, description);
         }
         if when == "at-once" {
-            lists_at_once += 1;
+            first_lists += 1;
             // A killed client could not release its locks, so its keys may remain until they expire.
-            let remaining_keys: Vec<String> = remaining_keys
+            let remaining: Vec<String> = remaining
                 .iter()
                 // Skip the keys that outlive a queue: the ticket counter of each lock, and `quorate:lines`.
                 .filter(|key| !key.starts_with("quorate:ticket:") && *key != "quorate:lines")
                 .filter(|key| !case.abandoned(key))
                 .cloned()
                 .collect();
-            if !remaining_keys.is_empty() {
-                let description = "keys that still exist after all clients released their locks";
-                report(
-                    entry.t,
-                    &entry.process,
-                    format!("{description}: {}", first_keys(&remaining_keys)),
-                );
+            if !remaining.is_empty() {
+                let keys = first_keys(&remaining);
+                let text = "keys that still exist after all clients released their locks";
+                report(entry.t, &entry.process, format!("{text}: {keys}"));
             }
         } else {
             let notes_expired = when == "after-notes";
             *(if notes_expired {
-                &mut lists_after_notes
+                &mut note_lists
             } else {
-                &mut lists_after_ttl
+                &mut ttl_lists
             }) += 1;
-            let remaining_keys = remaining_keys
-                .iter()
-                .filter(|key| notes_expired || !is_note(key));
-            let remaining_keys: Vec<String> = remaining_keys.cloned().collect();
-            if !remaining_keys.is_empty() {
+            let is_late = |key: &&String| notes_expired || !is_note(key);
+            let remaining: Vec<String> = remaining.iter().filter(is_late).cloned().collect();
+            if !remaining.is_empty() {
                 let lifetime = ["TTL", "lifetime of holder's notes"][usize::from(notes_expired)];
-                let description = format!(
-                    "keys that outlived the {lifetime}: {}",
-                    first_keys(&remaining_keys)
-                );
-                report(entry.t, &entry.process, description);
+                let keys = first_keys(&remaining);
+                let text = format!("keys that outlived the {lifetime}: {keys}");
+                report(entry.t, &entry.process, text);
             }
         }
     }
     let coverage = format!(
-        "masters whose keys were listed: {lists_at_once} right after the run, {lists_after_ttl} one TTL later, {lists_after_notes} when all \
-         holder's notes had expired"
+        "masters whose keys were listed: {first_lists} right after the run, {ttl_lists} one TTL later, \
+         {note_lists} when all holder's notes had expired"
     );
     let finding = Finding::new("leftovers", coverage, violations);
-    let nodes = case.scenario.nodes();
-    let retired_events = case.history.entries.iter();
-    let retired_events = retired_events
-        .filter(|entry| entry.event == Event::Retired)
-        .count();
-    let has_first_lists = lists_at_once > 0 || !nodes.iter().any(|node| node.has_clock);
-    if !has_first_lists
-        || lists_after_ttl.min(lists_after_notes) < case.scenario.masters - retired_events
-    {
+    if !has_enough_lists(case, first_lists, ttl_lists.min(note_lists)) {
         return finding.at_least(Verdict::Unknown);
     }
     finding
+}
+
+/// Whether the keys were listed right after the run, unless no master has a clock, and later on every master that was not
+/// stopped for good.
+fn has_enough_lists(case: &Case<'_>, first_lists: usize, later_lists: usize) -> bool {
+    let nodes = case.scenario.nodes();
+    let entries = case.history.entries.iter();
+    let retired = entries
+        .filter(|entry| entry.event == Event::Retired)
+        .count();
+    let has_first_lists = first_lists > 0 || !nodes.iter().any(|node| node.has_clock);
+    has_first_lists && later_lists >= case.scenario.masters - retired
 }
 
 impl Case<'_> {

@@ -24,9 +24,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         {
             let workload = workload_name(&attempt.resource);
             served_clients.entry(workload).or_default().insert(client);
-            first_served_at = Some(first_served_at.map_or(served_at, |first_served_at: u64| {
-                first_served_at.min(served_at)
-            }));
+            first_served_at =
+                Some(first_served_at.map_or(served_at, |first: u64| first.min(served_at)));
         }
     }
     for entry in &case.history.entries {
@@ -43,10 +42,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
     let has_leader = case.scenario.workloads.contains(&Workload::Leader);
     for resource in resources.chain(has_leader.then_some(FOLLOWING)) {
         for client in 0..case.scenario.clients {
-            if served_clients
-                .get(resource)
-                .is_some_and(|clients| clients.contains(&client))
-            {
+            let clients = served_clients.get(resource);
+            if clients.is_some_and(|clients| clients.contains(&client)) {
                 continue;
             }
             violations.push(Violation {

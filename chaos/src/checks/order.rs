@@ -88,20 +88,16 @@ impl OrderCheck {
             .filter_map(|attempt| Some((attempt.obtained_at?, *attempt)))
             .collect();
         acquisitions.sort_by_key(|(obtained_at, _)| *obtained_at);
-        let left_queue_at = |attempt: &Attempt| {
-            let left_queue_at = [
+        let left_at = |attempt: &Attempt| {
+            let ends = [
                 attempt.obtained_at,
                 attempt.failed_at,
                 attempt.process_ended_at,
             ];
-            left_queue_at
-                .into_iter()
-                .flatten()
-                .min()
-                .unwrap_or(case.end)
+            ends.into_iter().flatten().min().unwrap_or(case.end)
         };
         let mut by_leaving: Vec<usize> = (0..attempts.len()).collect();
-        by_leaving.sort_by_key(|index| left_queue_at(attempts[*index]));
+        by_leaving.sort_by_key(|index| left_at(attempts[*index]));
         let (mut by_start, mut by_leaving) =
             ((0..attempts.len()).peekable(), by_leaving.iter().peekable());
         let mut queue = Line::default();
@@ -109,16 +105,16 @@ impl OrderCheck {
             while let Some(index) =
                 by_start.next_if(|index| attempts[*index].began_at < obtained_at)
             {
-                if left_queue_at(attempts[index]) > obtained_at {
+                if left_at(attempts[index]) > obtained_at {
                     queue.stands(index, attempts[index].began_at);
                 }
             }
             while let Some(index) =
-                by_leaving.next_if(|index| left_queue_at(attempts[**index]) <= obtained_at)
+                by_leaving.next_if(|index| left_at(attempts[**index]) <= obtained_at)
             {
                 queue.leaves(index);
             }
-            let index_left_at = |index: &usize| left_queue_at(attempts[*index]);
+            let index_left_at = |index: &usize| left_at(attempts[*index]);
             let may_be_passed = |index: &usize| {
                 may_overlap(attempts[*index], winner)
                     && index_left_at(index) <= obtained_at.saturating_add(MIN_START_DIFFERENCE)
@@ -129,21 +125,14 @@ impl OrderCheck {
                 continue;
             };
             let first_waiter = attempts[*first_waiter];
-            let is_undisturbed = case.is_undisturbed(first_waiter.began_at, obtained_at)
-                && case.paused_time(
-                    &first_waiter.process,
-                    first_waiter.began_at,
-                    winner.began_at,
-                ) == 0;
+            let (process, began_at) = (&first_waiter.process, first_waiter.began_at);
+            let is_undisturbed = case.is_undisturbed(began_at, obtained_at)
+                && case.paused_time(process, began_at, winner.began_at) == 0;
             if !is_undisturbed {
                 continue;
             }
             self.compared += 1;
-            let delay = case.delay_time(
-                &first_waiter.process,
-                first_waiter.began_at,
-                winner.began_at,
-            );
+            let delay = case.delay_time(process, began_at, winner.began_at);
             let latest_start = winner.began_at.saturating_sub(MIN_START_DIFFERENCE + delay);
             if first_waits_since < latest_start {
                 self.violations.push(overtaking_violation(

@@ -144,10 +144,8 @@ fn check_answers(
                 );
             }
             if let Some(earlier) = taken_units.insert(answer.units_left, answer) {
-                let (other_name, piece) = (
-                    earlier.attempt.name(),
-                    pieces.saturating_sub(answer.units_left),
-                );
+                let piece = pieces.saturating_sub(answer.units_left);
+                let other_name = earlier.attempt.name();
                 report(
                     earlier,
                     format!("{other_name} and {name} both got prize {piece}"),

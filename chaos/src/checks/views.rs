@@ -39,8 +39,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
         let obtained_at = holds.get(&reader).and_then(|hold| hold.obtained_at);
         let obtained_at = obtained_at.unwrap_or(entry.t);
         let writer_attempt = holds.get(writer);
-        let writer_ended_at =
-            writer_attempt.and_then(|writer_attempt| Some(writer_attempt.belief(case.end)?.1));
+        let writer_ended_at = writer_attempt.and_then(|writer| Some(writer.belief(case.end)?.1));
         let earlier_end = writer_ended_at.filter(|writer_ended_at| *writer_ended_at <= obtained_at);
         // The writer was killed or lost its lock after it had written only one of the two files. No lock can prevent
         // such incomplete data.
@@ -49,9 +48,8 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             continue;
         }
         let was_paused = earlier_end.is_some_and(|writer_ended_at| {
-            writer_attempt.is_some_and(|writer_attempt| {
-                case.was_paused(&writer_attempt.process, writer_ended_at, entry.t)
-            })
+            writer_attempt
+                .is_some_and(|writer| case.was_paused(&writer.process, writer_ended_at, entry.t))
         });
         let excuse = if was_paused {
             Some(
@@ -65,9 +63,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             checker: "views".into(),
             from: obtained_at,
             to: entry.t,
-            processes: writer_process
+            processes: [writer_process, Some(entry.process.clone())]
                 .into_iter()
-                .chain([entry.process.clone()])
+                .flatten()
                 .collect(),
             resource: Some(key.clone()),
             description: format!("{reader} read {found:?} in {key:?}, but must read {expected:?}"),
