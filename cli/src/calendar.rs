@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp, ToSpan};
 
 use crate::config;
 use crate::exit::Failure;
+use crate::last_run::rfc3339_text;
 
 /// The length of a period: the value of `--per`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +120,22 @@ impl Schedule {
             Ok(SystemTime::try_from(period.start)?..SystemTime::try_from(period.end)?)
         });
         period.map_err(|why| Failure::usage(format!("cannot compute the period: {why}")))
+    }
+
+    /// A time as it is shown to users: in RFC 3339 with whole seconds, in the time zone of this schedule, and with the
+    /// name of this time zone.
+    pub(crate) fn time_text(&self, time: SystemTime) -> String {
+        let zone = self.tz.iana_name().filter(|_| self.tz != TimeZone::UTC);
+        let local_time = zone.and_then(|zone| {
+            let time = Timestamp::try_from(time)
+                .ok()?
+                .to_zoned_datetime(self.tz.clone());
+            Some(format!(
+                "{} ({zone})",
+                time.strftime("%Y-%m-%dT%H:%M:%S%:z")
+            ))
+        });
+        local_time.unwrap_or_else(|| format!("{} (UTC)", rfc3339_text(time)))
     }
 
     fn fixed_period(

@@ -46,6 +46,19 @@ impl LastRun {
         }
     }
 
+    /// The run that a note of the record contains; `None` if the note contains none.
+    pub(crate) fn from_note(note: &str) -> Option<Self> {
+        serde_json::from_str(note).ok()
+    }
+
+    /// When, where and in which process the run began.
+    pub(crate) fn start_text(&self) -> String {
+        let Self {
+            began, host, pid, ..
+        } = self;
+        format!("{began} on {host} (pid {pid})")
+    }
+
     /// This run as JSON, as the masters store it.
     pub(crate) fn note(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
@@ -106,7 +119,7 @@ impl OnceStatus {
         record: &OnceRecord<'_>,
         period: Option<&Range<SystemTime>>,
     ) -> Self {
-        let run: Option<LastRun> = serde_json::from_str(record.note()).ok();
+        let run = LastRun::from_note(record.note());
         let last_period = record.last();
         let code = run.as_ref().and_then(|run| run.exit_code);
         let state = match (code, last_period) {

@@ -14,10 +14,10 @@ use crate::calendar::{self, PeriodLength, Schedule};
 use crate::config;
 use crate::errors::{VALUE_INTERRUPTED, acquire_failure, record_failure};
 use crate::exit::{self, CommandResult, Failure, Meaning};
+use crate::job_period::JobPeriod;
 use crate::kind::{KindArgs, LockSpace, check_ancestors_of_value};
 use crate::last_run::OnceStatus;
 use crate::output;
-use crate::period::Period;
 use crate::process;
 use crate::run::{self, JobArgs, with_final_release};
 use crate::status::invalid_name;
@@ -31,7 +31,11 @@ follow the calendar, in UTC or in the time zone of --tz. Other periods, such as 
 
 The command runs under the exclusive lock NAME (quorate help command), by default at most once per period: the masters
 record the period as done before the command runs. So a command that fails or crashes does not run again in this
-period. If the command cannot be executed, the period is not recorded.
+period. If this machine cannot prepare the start of the command, the period is not recorded: for example, the program is
+missing, or no process can be created.
+
+If the period is already done, a line says when and where the last run began, and when the next period begins. With
+--quiet, the line is printed only if a clock is wrong, or if a call with another --per, --at or --tz has used the period.
 
 With --at-least, the masters record the period as done after the command has exited with 0. If the command fails or
 crashes, the next call runs it again. So the command must be safe to repeat.
@@ -149,21 +153,18 @@ pub(crate) fn run(args: OnceArgs) -> CommandResult {
     // Read the clock first, because this time selects the period.
     let now = SystemTime::now();
     let schedule = |per| Schedule::new(per, args.at, args.tz.clone());
-    let range = args.per.map(|per| schedule(per)?.period(now)).transpose()?;
+    let done_exit_code = args.done_exit_code.unwrap_or(exit::OK);
+    let period = |per| JobPeriod::new(schedule(per)?, now, args.at_least, done_exit_code);
+    let period = args.per.map(period).transpose()?;
     if args.create || args.drop || args.status {
-        return run_record_command(args, range);
+        return run_record_command(args, period.map(|period| period.range().clone()));
     }
-    let Some(range) = range else {
+    let Some(period) = period else {
         return Err(Failure::usage(
             "--per is missing: give the length of a period, for example --per 24h",
         ));
     };
-    let period = Period {
-        range,
-        at_least: args.at_least,
-        done_exit_code: args.done_exit_code.unwrap_or(exit::OK),
-    };
-    run::run_once(args.job, KindArgs::default(), Some(period))
+    run::run_job(args.job, KindArgs::default(), Some(period))
 }
 
 /// The operation on the once record.

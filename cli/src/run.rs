@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
@@ -15,11 +16,14 @@ use crate::config::{self, MasterOptions};
 use crate::deadline::Deadline;
 use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::exporter::{Exporter, ExporterArgs};
+use crate::job_period::{DoneRecord, JobPeriod};
+use crate::job_record::{self, Decision, DueRun};
 use crate::kind::KindArgs;
 use crate::lock::{Lock, LockArgs, renewal_errors};
 use crate::output::{self, human};
-use crate::period::{Period, Unrecorded};
-use crate::process::{self, CapturedOutput, CommandOutcome, Fate, Job, Lease, Signals};
+use crate::process::{
+    self, CapturedOutput, CommandOutcome, Fate, Job, Lease, PreparedCommand, Signals,
+};
 use crate::settings;
 
 /// The text below the options of `quorate run --help`.
@@ -155,7 +159,7 @@ struct JobPlan {
     hide_masters: bool,
     output_on_failure: bool,
     /// The period of `quorate once`; `None` for `quorate run`.
-    once: Option<Period>,
+    period: Option<JobPeriod>,
     exporter: RefCell<Exporter>,
 }
 
@@ -168,6 +172,27 @@ impl JobPlan {
                 "cannot create a file for the output of the command (--output-on-failure): {why}"
             ))
         })
+    }
+
+    /// Adds to a failure before the start of the command that the period is still due (`quorate once`).
+    fn unrecorded(&self, failure: Failure) -> Failure {
+        match &self.period {
+            Some(_) => failure.with_suffix(
+                "; nothing is recorded, so the next call in this period runs the command",
+            ),
+            None => failure,
+        }
+    }
+
+    /// Adds to a failure after the start of the command when the command runs again (`quorate once`).
+    fn after_start(&self, failure: Failure) -> Failure {
+        match &self.period {
+            Some(period) => {
+                let next_run_text = period.next_run_text(self.lock.resource.as_bytes());
+                failure.with_suffix(&format!("; {next_run_text}"))
+            }
+            None => failure,
+        }
     }
 
     /// Returns the message that says why the lock was lost, and what happened to the command.
@@ -192,13 +217,14 @@ pub(crate) const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a command under a lock.
 pub(crate) fn run(args: RunArgs) -> CommandResult {
-    run_once(args.job, args.kind, None)
+    run_job(args.job, args.kind, None)
 }
 
-/// Runs a command under a lock. If `once` is given, runs the command only if it has not run in the current period.
-pub(crate) fn run_once(args: JobArgs, kind: KindArgs, once: Option<Period>) -> CommandResult {
+/// Runs a command under a lock. If `period` is given (`quorate once`), runs the command only if it has not run in this
+/// period.
+pub(crate) fn run_job(args: JobArgs, kind: KindArgs, period: Option<JobPeriod>) -> CommandResult {
     let conflict_code = args.lock.conflict_exit_code();
-    let end = plan_and_run(args, kind, once)
+    let end = plan_and_run(args, kind, period)
         .map_err(|failure| failure.with_conflict_code(conflict_code))?;
     Ok(match end {
         ExitWith::Code(code) => code,
@@ -209,7 +235,7 @@ pub(crate) fn run_once(args: JobArgs, kind: KindArgs, once: Option<Period>) -> C
 fn plan_and_run(
     mut args: JobArgs,
     kind: KindArgs,
-    once: Option<Period>,
+    period: Option<JobPeriod>,
 ) -> Result<ExitWith, Failure> {
     let conflict_code = args.lock.conflict_exit_code();
     let (lock, mut file) = args.lock.complete(kind, args.masters)?;
@@ -223,7 +249,7 @@ fn plan_and_run(
         deadline: Deadline::new(max_validity, grace),
         hide_masters: args.hide_masters,
         output_on_failure: args.output_on_failure,
-        once,
+        period,
         exporter: RefCell::new(Exporter::begin(
             &args.export,
             &output::printable(lock.resource.as_bytes()),
@@ -270,8 +296,8 @@ pub(crate) fn command_line(shell: Option<OsString>, command: Vec<OsString>) -> V
 
 /// How `quorate run` ends if quorate itself did not fail.
 enum ExitWith {
-    /// `quorate run` exits with this code: the exit code of the command, or `Period::done_exit_code` if `quorate once`
-    /// had nothing to run.
+    /// `quorate run` exits with this code: the exit code of the command, or `JobPeriod::done_exit_code` if
+    /// `quorate once` had nothing to run.
     Code(u8),
     /// `quorate run` kills itself with this signal. It is one of:
     ///
@@ -301,21 +327,18 @@ async fn run_under_lock(plan: &JobPlan) -> Result<ExitWith, Failure> {
     let guard = plan.lock.acquire_unless_signalled(&mut signals).await?;
     let fencing_token = guard.fencing_token();
     plan.exporter.borrow_mut().note_acquired(fencing_token);
-    let Some(unrecorded) = begin_period(plan, &guard, &mut signals).await? else {
-        guard.release().await;
-        let code = plan.once.as_ref().map(|period| period.done_exit_code);
-        return Ok(ExitWith::Code(code.unwrap_or(exit::OK)));
+    let due = match decide(plan, &guard, &mut signals).await? {
+        Decision::Run(due) => due,
+        Decision::Skip(record) => return Ok(skip(plan, guard, &record).await),
     };
-    let captured = plan.captured_output()?;
+    let captured = plan.captured_output().map_err(|why| plan.unrecorded(why))?;
     let started_at = Instant::now();
-    let env = environment(plan, &guard);
+    let command = prepare(plan, &due, &guard, captured.as_ref(), &mut signals)?;
+    let period = plan.period.as_ref();
+    let name = plan.lock.resource.as_bytes();
+    let started = due.record_start(period, name, &mut signals).await?;
     plan.exporter.borrow_mut().note_running();
-    let job = Job {
-        argv: &plan.command,
-        env: &env,
-        output: captured.as_ref(),
-    };
-    let command_end = process::supervise(job, &guard, plan.deadline, &mut signals).await;
+    let command_end = command.supervise(&guard, &mut signals).await;
     let mut unrecorded_end = None;
     let outcome = match command_end {
         Ok(CommandOutcome::ByItself {
@@ -330,38 +353,30 @@ async fn run_under_lock(plan: &JobPlan) -> Result<ExitWith, Failure> {
                 ));
             }
             let exit_code = signal.map_or(code, |signal| exit::code_of_signal(signal as i32));
-            unrecorded_end = Some(unrecorded.record_result(exit_code).await);
+            unrecorded_end = Some(started.record_result(exit_code).await);
             let keep_time = plan.keep_for.saturating_sub(started_at.elapsed());
             let typed_signal = keep_lock(&guard, keep_time, &mut signals).await;
             Ok(signal
                 .or(typed_signal)
                 .map_or(ExitWith::Code(code), ExitWith::Signal))
         }
-        Ok(CommandOutcome::Lost { cause, fate }) => Err(Failure::new(
+        Ok(CommandOutcome::Lost { cause, fate }) => Err(plan.after_start(Failure::new(
             exit::LOST,
             format!(
                 "the lock on '{}' {}{}",
-                output::printable(plan.lock.resource.as_bytes()),
+                output::printable(name),
                 plan.loss_text(started_at.elapsed(), &cause, &fate),
                 renewal_errors(&guard)
             ),
-        )),
-        Err(error) if error.kind() == std::io::ErrorKind::ArgumentListTooLong => {
-            Err(Failure::new(exit::NOT_EXECUTABLE, error))
-        }
-        Err(error) => Err(Failure::internal(format!(
-            "cannot run the command: {error}"
         ))),
+        Err(error) => Err(plan.after_start(start_failure(error))),
     };
     guard.release().await;
     if let Some(captured) = captured.filter(|_| !matches!(outcome, Ok(ExitWith::Code(exit::OK)))) {
         captured.print();
     }
-    if let (Some(end), Some(period)) = (unrecorded_end, &plan.once) {
-        let Lock {
-            redlock, resource, ..
-        } = &plan.lock;
-        end.record(redlock, resource.as_bytes(), period).await;
+    if let (Some(end), Some(period)) = (unrecorded_end, period) {
+        end.record(&plan.lock.redlock, name, period).await;
     }
     outcome
 }
@@ -388,24 +403,58 @@ fn environment(plan: &JobPlan, guard: &LockGuard) -> Vec<(&'static str, Option<O
     variables
 }
 
-/// Decides whether to run the command. Returns `None` if `quorate once` has already run the command in this period.
-async fn begin_period<'a>(
+/// Decides whether to run the command.
+async fn decide<'a>(
     plan: &JobPlan,
     guard: &'a LockGuard,
     signals: &mut Signals,
-) -> Result<Option<Unrecorded<'a>>, Failure> {
-    let Some(Period {
-        range, at_least, ..
-    }) = &plan.once
-    else {
-        return Ok(Some(Unrecorded::Nothing));
+) -> Result<Decision<'a>, Failure> {
+    let Some(period) = &plan.period else {
+        return Ok(Decision::Run(DueRun::WithoutPeriod));
     };
-    let at_least = *at_least;
     let name = plan.lock.resource.as_bytes();
-    let once = plan.lock.redlock.once_in(name, range.clone());
-    let program = &plan.command[0];
-    let name = output::printable(name);
-    Unrecorded::begin(&once, &name, at_least, program, guard, signals).await
+    let once = plan.lock.redlock.once_in(name, period.range().clone());
+    job_record::decide(&once, period, guard, signals).await
+}
+
+/// Reports that `quorate once` does not run the command, and releases the lock.
+async fn skip(plan: &JobPlan, guard: LockGuard, record: &DoneRecord) -> ExitWith {
+    guard.release().await;
+    let Some(period) = &plan.period else {
+        return ExitWith::Code(exit::OK);
+    };
+    job_record::print_skip(period, plan.lock.resource.as_bytes(), record);
+    ExitWith::Code(period.done_exit_code())
+}
+
+/// Prepares the start of the command. `quorate once` records the period only afterwards, so do everything here that can
+/// fail on this machine.
+fn prepare(
+    plan: &JobPlan,
+    due: &DueRun<'_>,
+    guard: &LockGuard,
+    captured: Option<&CapturedOutput>,
+    signals: &mut Signals,
+) -> Result<PreparedCommand, Failure> {
+    if due.is_recorded_before_the_start() {
+        process::check_program(&plan.command[0]).map_err(|why| plan.unrecorded(why))?;
+    }
+    let env = environment(plan, guard);
+    let job = Job {
+        argv: &plan.command,
+        env: &env,
+        output: captured,
+    };
+    process::prepare(job, plan.deadline, signals)
+        .map_err(|error| plan.unrecorded(start_failure(error)))
+}
+
+/// The failure if the processes that run and guard the command could not be started or watched.
+fn start_failure(error: io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::ArgumentListTooLong {
+        return Failure::new(exit::NOT_EXECUTABLE, error);
+    }
+    Failure::internal(format!("cannot run the command: {error}"))
 }
 
 /// Keeps the lock for the time `rest` after the command has ended. Returns before this time has passed if the lock is

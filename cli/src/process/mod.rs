@@ -153,24 +153,27 @@ impl fmt::Display for Fate {
     }
 }
 
-/// Runs the command `job` under the lock `lease`, and ends the command before the lock expires.
+/// A command whose processes have been started, but which does not run yet. Dropping this value ends the processes.
+#[must_use]
+pub(crate) struct PreparedCommand(Supervisor);
+
+/// Starts the guard and the trampoline of the command `job`. The trampoline suspends itself, and becomes the command in
+/// [`PreparedCommand::supervise`].
 ///
-/// If this future panics or is dropped, the command is killed before the lock is released: the future borrows `lease`,
-/// so it drops its [`Supervisor`] before the caller can drop the guard of the lock.
+/// Until the end of `supervise`, `signals` reaps no children. Otherwise the supervisor would not notice that the
+/// trampoline has suspended itself.
 ///
 /// # Errors
 ///
-/// If a helper process cannot be started or watched. A command that is missing or not executable is not an error: the
-/// result is [`CommandOutcome::ByItself`] with exit code 127 or 126, and the trampoline prints the reason.
-pub(crate) async fn supervise(
+/// If a helper process cannot be started. The command then never starts.
+pub(crate) fn prepare(
     job: Job<'_>,
-    lease: &impl Lease,
     deadline: Deadline,
     signals: &mut Signals,
-) -> io::Result<CommandOutcome> {
+) -> io::Result<PreparedCommand> {
     let guard = Guard::start()?;
     let terminal = Terminal::open();
-    // Nothing may fail between the start of the command and the watch, which kills the command when it is dropped.
+    // Nothing may fail between the start of the trampoline and the `Supervisor`, which kills it when it is dropped.
     let pid = start(&job)?;
     let mut supervisor = Supervisor {
         pid,
@@ -188,15 +191,55 @@ pub(crate) async fn supervise(
         is_finished: false,
         pending_signals: Vec::new(),
     };
-    let result = supervisor.supervise_to_end(lease, signals).await;
-    supervisor.is_finished = result.is_ok();
-    result.map_err(|error| match supervisor.stop() {
-        None => error,
-        Some(survivors) => io::Error::new(
-            error.kind(),
-            format!("{error}; the command could NOT be stopped: {survivors}"),
-        ),
-    })
+    // The guard kills the suspended trampoline if this process dies before the command starts.
+    supervisor.guard.watch_group(pid)?;
+    signals.leave_children_to_supervisor(true);
+    Ok(PreparedCommand(supervisor))
+}
+
+/// Prepares the command `job`, and runs it under the lock `lease` (see [`prepare`] and [`PreparedCommand::supervise`]).
+///
+/// # Errors
+///
+/// Those of both.
+pub(crate) async fn supervise(
+    job: Job<'_>,
+    lease: &impl Lease,
+    deadline: Deadline,
+    signals: &mut Signals,
+) -> io::Result<CommandOutcome> {
+    prepare(job, deadline, signals)?
+        .supervise(lease, signals)
+        .await
+}
+
+impl PreparedCommand {
+    /// Runs the command under the lock `lease`, and ends the command before the lock expires.
+    ///
+    /// If this future panics or is dropped, the command is killed before the lock is released: the future borrows
+    /// `lease`, so it drops its [`Supervisor`] before the caller can drop the guard of the lock.
+    ///
+    /// # Errors
+    ///
+    /// If a helper process cannot be watched. A command that is missing or not executable is not an error: the result is
+    /// [`CommandOutcome::ByItself`] with exit code 127 or 126, and the trampoline prints the reason.
+    pub(crate) async fn supervise(
+        self,
+        lease: &impl Lease,
+        signals: &mut Signals,
+    ) -> io::Result<CommandOutcome> {
+        let Self(mut supervisor) = self;
+        let result = supervisor.supervise_to_end(lease, signals).await;
+        supervisor.is_finished = result.is_ok();
+        signals.leave_children_to_supervisor(false);
+        result.map_err(|error| match supervisor.stop() {
+            None => error,
+            Some(survivors) => io::Error::new(
+                error.kind(),
+                format!("{error}; the command could NOT be stopped: {survivors}"),
+            ),
+        })
+    }
 }
 
 /// Starts the trampoline in a process group of its own. The trampoline stops itself and waits for SIGCONT before it

@@ -31,6 +31,9 @@ pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
     /// Whether [`next_ending_signal`](Self::next_ending_signal) reaps ended children.
     reaps_orphans: bool,
+    /// Whether a supervisor waits for the children at the moment. If true,
+    /// [`next_ending_signal`](Self::next_ending_signal) reaps none.
+    has_supervisor: bool,
     /// The first received SIGTERM, SIGINT or SIGQUIT; `None` if none was received.
     end_signal: Option<Signal>,
 }
@@ -51,6 +54,7 @@ impl Signals {
         Ok(Self {
             streams,
             reaps_orphans: false,
+            has_supervisor: false,
             end_signal: None,
         })
     }
@@ -65,6 +69,11 @@ impl Signals {
             reaps_orphans: true,
             ..signals
         })
+    }
+
+    /// Sets whether a supervisor waits for the children of this process. While it does, no other code may reap them.
+    pub(super) fn leave_children_to_supervisor(&mut self, has_supervisor: bool) {
+        self.has_supervisor = has_supervisor;
     }
 
     /// Waits for the next signal. Cancel safe: no signal is lost if the future is dropped.
@@ -96,7 +105,9 @@ impl Signals {
     pub(crate) async fn next_ending_signal(&mut self) -> Signal {
         loop {
             match self.next().await {
-                Signal::SIGCHLD if self.reaps_orphans => children::reap_orphans(),
+                Signal::SIGCHLD if self.reaps_orphans && !self.has_supervisor => {
+                    children::reap_orphans();
+                }
                 Signal::SIGCHLD | Signal::SIGWINCH | Signal::SIGCONT => {}
                 Signal::SIGTSTP => {
                     let _ = nix::sys::signal::raise(Signal::SIGSTOP);

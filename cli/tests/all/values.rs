@@ -1,5 +1,6 @@
 //! Tests of `quorate quota` and `quorate once` on real masters.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -302,7 +303,7 @@ fn quorate_once_reports_a_failed_command_and_its_next_run_even_with_the_option_q
     assert_eq!(failed_run.stderr.lines().count(), 1, "{failed_run:?}");
     let expected_text = "'r' failed with exit code 3; it does not run again before ";
     assert!(failed_run.stderr.contains(expected_text), "{failed_run:?}");
-    let expected_text = "T00:00:00Z; to run it by hand: quorate run r -- COMMAND";
+    let expected_text = "T00:00:00Z (UTC); to run it by hand: quorate run r -- COMMAND";
     assert!(failed_run.stderr.contains(expected_text), "{failed_run:?}");
     assert_eq!(
         output_with(&masters, &["once", "--create", "s"]).code,
@@ -663,6 +664,171 @@ fn quorate_once_leaves_the_period_unused_if_its_command_cannot_be_started() {
     }
     assert_eq!(once(&["echo", "ran"]).stdout, "ran\n");
     assert_eq!(once(&["echo", "ran"]).stdout, "");
+}
+
+/// The length of the longest argument list, in bytes, with which `quorate once` can be started for the command
+/// `echo WORDS`. Its own arguments are `once --per PERIOD NAME -- echo WORDS`.
+fn longest_words(masters: &Masters) -> usize {
+    let (mut fits, mut too_long) = (0, 16 << 20);
+    while too_long - fits > 16 {
+        let length = usize::midpoint(fits, too_long);
+        // No record has the name `p`, so each call that can be started ends with 64.
+        let mut once = once_with_long_words(masters, "p", length);
+        match once.stderr(Stdio::null()).stdout(Stdio::null()).status() {
+            Ok(_) => fits = length,
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::ArgumentListTooLong);
+                too_long = length;
+            }
+        }
+    }
+    fits
+}
+
+fn once_with_long_words(masters: &Masters, name: &str, length: usize) -> Command {
+    // The kernel limits a single argument to 128 KiB.
+    let chunk = 100_000;
+    let mut once = command_with(masters, &["once", "--per", LONG, name, "--", "echo"]);
+    // A long path of the binary must not take more space than the variables that `quorate` adds.
+    once.arg0("quorate");
+    once.args(std::iter::repeat_n("x".repeat(chunk), length / chunk));
+    once.arg("x".repeat(length % chunk));
+    once
+}
+
+#[test]
+fn quorate_once_leaves_the_period_unused_if_this_machine_cannot_prepare_the_command() {
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
+    let no_folder = output_of(
+        command_with(&masters, &["once", "--per", LONG, "--output-on-failure"])
+            .args(["r", "--", "echo", "ran"])
+            .env("TMPDIR", "/no/such/folder"),
+    );
+    // Without the variables that `quorate` adds for the command, the arguments just fit.
+    let length = longest_words(&masters);
+    let too_long = output_of(&mut once_with_long_words(&masters, "r", length));
+    for (output, code, why) in [
+        (no_folder, 70, "--output-on-failure"),
+        (too_long, 126, "Argument list too long"),
+    ] {
+        assert_eq!(
+            (output.code, &*output.stdout),
+            (Some(code), ""),
+            "{output:?}"
+        );
+        let unused = "nothing is recorded, so the next call in this period runs the command";
+        assert!(
+            output.stderr.contains(why) && output.stderr.contains(unused),
+            "{output:?}"
+        );
+        assert_tidy(&masters, "r");
+    }
+    let words = ["once", "--per", LONG, "r", "--", "echo", "ran"];
+    let next_run = output_with(&masters, &words);
+    assert_eq!(
+        (next_run.code, &*next_run.stdout),
+        (Some(0), "ran\n"),
+        "{next_run:?}"
+    );
+}
+
+/// `quorate once` checks the interpreter of a script, but not the interpreter of this interpreter. So the period is
+/// recorded before the execution fails.
+#[test]
+fn quorate_once_reports_a_used_period_if_the_kernel_cannot_execute_the_file() {
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
+    let dir = tempfile::tempdir().expect("a directory");
+    let [file, interpreter] = ["job", "interpreter"].map(|name| dir.path().join(name));
+    let executable: std::fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    for (path, text) in [
+        (&file, format!("#!{}\n", interpreter.display())),
+        (&interpreter, "#!/no/such/interpreter\n".to_owned()),
+    ] {
+        std::fs::write(path, text).expect("written");
+        std::fs::set_permissions(path, executable.clone())
+            .expect("the test must be able to make the file executable");
+    }
+    let once = |command: &str| {
+        let words = ["once", "-q", "--per", "day", "r", "--", command];
+        output_with(&masters, &words)
+    };
+    let file = file.to_str().expect("text");
+    let output = once(file);
+    assert_eq!(output.code, Some(127), "{output:?}");
+    for text in [
+        "'r' failed with exit code 127; it does not run again before ",
+        "to run it by hand: quorate run r -- COMMAND",
+    ] {
+        assert!(output.stderr.contains(text), "{output:?}");
+    }
+    assert_tidy(&masters, "r");
+}
+
+#[test]
+fn quorate_once_that_loses_its_lock_reports_when_the_command_runs_again() {
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
+    for (more, expected_text) in [
+        (
+            &["--at-least"][..],
+            "; the next call in this period runs it again (--at-least)",
+        ),
+        (&[], "; to run it by hand: quorate run r -- COMMAND"),
+    ] {
+        let words = ["once", "-q", "--per", "day", "--max-hold", "1s"];
+        let words = [&words, more, &["r", "--", "sleep", "60"]].concat();
+        let output = output_with(&masters, &words);
+        assert_eq!(output.code, Some(74), "{output:?}");
+        assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+        assert!(output.stderr.contains("--max-hold 1s"), "{output:?}");
+        assert!(output.stderr.contains(expected_text), "{output:?}");
+        let says_end = output.stderr.contains("it does not run again before ");
+        assert_eq!(says_end, more.is_empty(), "{output:?}");
+    }
+}
+
+#[test]
+fn quorate_once_warns_even_with_quiet_if_a_call_with_other_options_has_used_the_period() {
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
+    let once = |options: &[&str]| {
+        let words = [&["once"], options, &["r", "--", "echo", "ran"]].concat();
+        output_with(&masters, &words)
+    };
+    assert_eq!(once(&["--per", LONG]).stdout, "ran\n");
+    let done = once(&["--per", LONG]);
+    for text in [
+        "already started in this period (at most once per period); the last run began 2",
+        " (pid ",
+        "; the next period begins in ",
+        "T00:00:00Z (UTC)\n",
+    ] {
+        assert!(done.stderr.contains(text), "{done:?}");
+    }
+    let silent = once(&["-q", "--per", LONG]);
+    assert_eq!((silent.code, &*silent.stderr), (Some(0), ""), "{silent:?}");
+
+    // No period of ten years begins at the begin of a period of 7 minutes that is running now.
+    assert_eq!(once(&["--per", "7m"]).stdout, "ran\n");
+    let done = once(&["-q", "--per", LONG]);
+    assert_eq!((done.code, &*done.stdout), (Some(0), ""), "{done:?}");
+    assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
+    let warning = "no period with this --per, --at and --tz begins then";
+    assert!(done.stderr.contains(warning), "{done:?}");
 }
 
 #[test]

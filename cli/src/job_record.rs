@@ -1,60 +1,48 @@
-//! Decides whether the command of `once` must run in the current period, and records the period as done.
+//! Decides whether the command of `quorate once` must run in the current period, and records its start and its end on
+//! the masters.
 
-use std::ffi::OsStr;
-use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use quorate::{Due, LockGuard, Once, Redlock, Turn, ValueError, Wait};
 
 use crate::errors::record_failure;
 use crate::exit::{self, Failure};
-use crate::last_run::{LastRun, rfc3339_text};
-use crate::output::{self, human};
-use crate::process::{self, Signals};
+use crate::job_period::{DoneRecord, JobPeriod};
+use crate::last_run::LastRun;
+use crate::output;
+use crate::process::Signals;
 
 /// How long [`UnrecordedEnd::record`] waits for the lock.
 const END_NOTE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The period in which `quorate once` runs its command, and the option `--at-least`.
-#[derive(Clone, Debug)]
-pub(crate) struct Period {
-    /// The period for which the command runs. It is the period in which `quorate once` was started, even if the wait
-    /// for the lock ends in a later one.
-    pub(crate) range: Range<SystemTime>,
-    /// `--at-least`: if the command fails or crashes, a later `quorate once` runs it again in the same period. If
-    /// false, the command runs at most once per period.
-    pub(crate) at_least: bool,
-    /// `--done-exit-code`: the exit code if the period was already recorded as done.
-    pub(crate) done_exit_code: u8,
+/// Whether the command must run in the period of this call.
+pub(crate) enum Decision<'a> {
+    Run(DueRun<'a>),
+    /// The period is already done.
+    Skip(DoneRecord),
 }
 
-impl Period {
-    /// The message about a command that failed with the exit code `code`: whether, and when, it runs again.
-    pub(crate) fn after_failure(&self, name: &[u8], code: u8) -> String {
-        let next = if self.at_least {
-            "the next call in this period runs it again (--at-least)".to_owned()
-        } else {
-            let period_end = rfc3339_text(self.range.end);
-            format!(
-                "it does not run again before {period_end}; to run it by hand: quorate run {} -- COMMAND",
-                output::shell_word(name)
-            )
-        };
-        let name = output::printable(name);
-        format!("'{name}' failed with exit code {code}; {next}")
-    }
+/// A run of the command that is due. Nothing is recorded yet.
+#[must_use]
+pub(crate) enum DueRun<'a> {
+    /// `quorate run`: the command runs without a period, and nothing will be recorded.
+    WithoutPeriod,
+    /// With `--at-least`.
+    AtLeastOnce(Turn<'a>),
+    /// Without `--at-least`.
+    AtMostOnce(Turn<'a>),
 }
 
 /// The data to store on the masters after the command has ended.
 #[must_use]
-pub(crate) enum Unrecorded<'a> {
+pub(crate) enum StartedRun<'a> {
     /// Nothing must be recorded: the command runs without a period (`quorate run`).
-    Nothing,
+    WithoutPeriod,
     /// With `--at-least`: record how the command ended. If it succeeded, also record the period as done.
-    Period(Turn<'a>, LastRun),
+    AtLeastOnce(Turn<'a>, LastRun),
     /// Without `--at-least`: record only how the command ended. The period was recorded as done before the command
     /// started.
-    End(LastRun),
+    AtMostOnce(LastRun),
 }
 
 /// The end of a command.
@@ -69,67 +57,112 @@ pub(crate) struct UnrecordedEnd {
     code: u8,
 }
 
-impl<'a> Unrecorded<'a> {
-    /// Checks whether the command must run now. Returns `None` if the period is already done. Without `--at-least`,
-    /// also records the period as done.
-    ///
-    /// The caller must hold the lock.
+/// Reads the record, and decides whether the command must run in the period of this call. Writes nothing, except that it
+/// restores the record on masters that have lost it.
+///
+/// `guard` must hold the lock of `once`.
+///
+/// # Errors
+///
+/// If the record cannot be read, or if a signal asks this process to end.
+pub(crate) async fn decide<'a>(
+    once: &Once,
+    period: &JobPeriod,
+    guard: &'a LockGuard,
+    signals: &mut Signals,
+) -> Result<Decision<'a>, Failure> {
+    let due = unless_signalled(once.due(guard), signals).await?;
+    Ok(match due.map_err(record_failure)? {
+        Due::AlreadyDone { .. } => {
+            let record = read_and_refill(once, guard);
+            Decision::Skip(unless_signalled(record, signals).await?)
+        }
+        Due::Now(turn) if period.at_least() => Decision::Run(DueRun::AtLeastOnce(turn)),
+        Due::Now(turn) => Decision::Run(DueRun::AtMostOnce(turn)),
+    })
+}
+
+/// Reads the record of a period that is done, and restores it on masters that have lost it.
+async fn read_and_refill(once: &Once, guard: &LockGuard) -> DoneRecord {
+    match once.record(guard).await {
+        Ok(record) => {
+            let done_record = DoneRecord {
+                last_start: record.last(),
+                last_run: LastRun::from_note(record.note()),
+            };
+            record.refill().await;
+            done_record
+        }
+        Err(error) => {
+            tracing::debug!(%error, "cannot restore the record on masters that have lost it");
+            DoneRecord::default()
+        }
+    }
+}
+
+/// Prints why the command does not run. With `--quiet`, prints this only if the record looks wrong: in most calls,
+/// another machine has simply run the command.
+pub(crate) fn print_skip(period: &JobPeriod, name: &[u8], record: &DoneRecord) {
+    let message = period.skip_message(name, record, SystemTime::now());
+    if message.is_suspicious {
+        output::print_message(message.text);
+    } else {
+        output::print_notice(message.text);
+    }
+}
+
+impl<'a> DueRun<'a> {
+    /// Whether the period must be recorded before the command starts.
+    pub(crate) fn is_recorded_before_the_start(&self) -> bool {
+        matches!(self, Self::AtMostOnce(_))
+    }
+
+    /// Without `--at-least`, records the period as done. The caller must have prepared everything for the start of the
+    /// command, because a later failure cannot undo the record.
     ///
     /// # Errors
     ///
-    /// If the record cannot be read or written, if the program cannot be started, or if a signal asks this process to
-    /// end.
-    pub(crate) async fn begin(
-        once: &Once,
-        name: &str,
-        at_least: bool,
-        program: &OsStr,
-        guard: &'a LockGuard,
+    /// If the record cannot be written, or if a signal asks this process to end. The command must then not be started.
+    pub(crate) async fn record_start(
+        self,
+        period: Option<&JobPeriod>,
+        name: &[u8],
         signals: &mut Signals,
-    ) -> Result<Option<Self>, Failure> {
-        let due = unless_signalled(once.due(guard), signals).await?;
-        match due.map_err(record_failure)? {
-            Due::AlreadyDone { next } => {
-                let refilled = unless_signalled(once.refill(guard), signals).await?;
-                if let Err(error) = refilled {
-                    tracing::debug!(%error, "cannot restore the record on masters that have lost it");
-                }
-                let state_text = if at_least {
-                    "already recorded as done in this period (--at-least)"
-                } else {
-                    "already started in this period (at most once per period)"
-                };
-                let next = if next.is_zero() {
-                    "has begun meanwhile".to_owned()
-                } else {
-                    format!("begins in {}", human(next))
-                };
-                output::print_notice(format!("'{name}': {state_text}; the next period {next}"));
-                Ok(None)
+    ) -> Result<StartedRun<'a>, Failure> {
+        let turn = match self {
+            Self::WithoutPeriod => return Ok(StartedRun::WithoutPeriod),
+            Self::AtLeastOnce(turn) => {
+                return Ok(StartedRun::AtLeastOnce(turn, LastRun::started_now()));
             }
-            Due::Now(turn) if at_least => Ok(Some(Self::Period(turn, LastRun::started_now()))),
-            Due::Now(turn) => {
-                // If the program cannot be started, fail before the period is recorded as done.
-                process::check_program(program)?;
-                // Yield once, so that the runtime delivers pending signals.
-                unless_signalled(tokio::task::yield_now(), signals).await?;
-                let run = LastRun::started_now();
-                let recorded = turn.note(run.note()).record().await;
-                recorded.map_err(record_failure)?;
-                Ok(Some(Self::End(run)))
+            Self::AtMostOnce(turn) => turn,
+        };
+        // Yield once, so that the runtime delivers pending signals.
+        unless_signalled(tokio::task::yield_now(), signals).await?;
+        let run = LastRun::started_now();
+        match turn.note(run.note()).record().await {
+            Ok(()) => Ok(StartedRun::AtMostOnce(run)),
+            Err(error) => {
+                let may_be_recorded = matches!(error, ValueError::Unknown(_));
+                let next_run_text = period.filter(|_| may_be_recorded).map(|period| {
+                    let next_run_text = period.next_run_text(name);
+                    format!("; the command did not run; if the period is recorded, {next_run_text}")
+                });
+                Err(record_failure(error).with_suffix(&next_run_text.unwrap_or_default()))
             }
         }
     }
+}
 
+impl StartedRun<'_> {
     /// With `--at-least`, records how the command ended. If the exit code is 0, also records the period as done.
     ///
     /// Without `--at-least`, records nothing. The caller must release the lock, and then call
     /// [`UnrecordedEnd::record`].
     pub(crate) async fn record_result(self, code: u8) -> UnrecordedEnd {
         let run = match self {
-            Self::Nothing => None,
-            Self::End(run) => Some(run),
-            Self::Period(turn, run) => {
+            Self::WithoutPeriod => None,
+            Self::AtMostOnce(run) => Some(run),
+            Self::AtLeastOnce(turn, run) => {
                 let turn = turn.note(run.with_end(code).note());
                 if code != 0 {
                     let result = turn.leave_due().await;
@@ -152,15 +185,15 @@ impl UnrecordedEnd {
     /// fail unnoticed. Then acquires the lock again, and records how the command ended.
     ///
     /// Records nothing if the lock is not free within [`END_NOTE_TIMEOUT`], or if a later run is already recorded.
-    pub(crate) async fn record(self, redlock: &Redlock, name: &[u8], period: &Period) {
+    pub(crate) async fn record(self, redlock: &Redlock, name: &[u8], period: &JobPeriod) {
         let Self { run, code } = self;
         if code != exit::OK {
-            output::print_message(period.after_failure(name, code));
+            output::print_message(period.failure_text(name, code));
         }
         let Some(run) = run else {
             return;
         };
-        let once = redlock.once_in(name, period.range.clone());
+        let once = redlock.once_in(name, period.range().clone());
         let work = async {
             let wait = Wait::For(END_NOTE_TIMEOUT);
             let guard = redlock.lock(name).wait(wait).acquire().await;
