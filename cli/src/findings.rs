@@ -218,10 +218,10 @@ fn unsupported_check(why: &str) -> &'static str {
 /// Adds findings about rights that the configured user of this master lacks.
 fn rights(master: &Inspection, kind: &dyn Backend, rules: Rules, add: &mut dyn Add) {
     // The check of a server's persistence reports the rights that only it needs, so leave them out here.
-    let told = |missing: &&MissingRight| missing.purposes() != [Purpose::Persistence];
+    let matters_for_locks = |missing: &&MissingRight| missing.purposes() != [Purpose::Persistence];
     // Without the setting `prefix`, the keys of the locks are unknown, so rights to keys cannot be checked.
     let unclear = |missing: &&MissingRight| missing.is_about_keys() && !rules.prefix;
-    let missing: Vec<&MissingRight> = master.missing.iter().filter(told).collect();
+    let missing: Vec<&MissingRight> = master.missing.iter().filter(matters_for_locks).collect();
     let some = |wanted: &dyn Fn(&&MissingRight) -> bool| -> Vec<&MissingRight> {
         missing.iter().copied().filter(|one| wanted(one)).collect()
     };

@@ -60,20 +60,20 @@ mod tests {
         let answers = AcquireAnswers::open(Quorum::new(3), Instant::from_nanos(1));
         let round = FanOut::new(Arc::new(Tokio::default()), answers);
         let mut last_finding = None;
-        for (said, told) in [
+        for (finding, expected) in [
             (None, None),
             (Some(Finding::Held), Some(Finding::Held)),
             (Some(Finding::Split), Some(Finding::Held)),
             (None, Some(Finding::Held)),
             (Some(Finding::Outage), Some(Finding::Outage)),
         ] {
-            LastFinding::add(&mut last_finding, said, &round);
+            LastFinding::add(&mut last_finding, finding, &round);
             assert_eq!(
                 last_finding
                     .as_ref()
                     .map(|last_finding| last_finding.finding),
-                told,
-                "{said:?}"
+                expected,
+                "{finding:?}"
             );
         }
     }

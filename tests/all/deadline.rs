@@ -113,9 +113,13 @@ async fn master_that_never_answers_is_reported_as_timed_out() {
     for redlock in fair_and_unordered(&nodes) {
         let error = assert_fails_in_time(&redlock).await;
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
-        let said: Vec<_> = error.reports().iter().map(|said| &said.outcome).collect();
-        assert_eq!(*said[0], NodeOutcome::Fault(down_fault()));
-        assert!(matches!(said[2], NodeOutcome::Fault(Fault::Timeout(_))));
+        let outcomes: Vec<_> = error
+            .reports()
+            .iter()
+            .map(|report| &report.outcome)
+            .collect();
+        assert_eq!(*outcomes[0], NodeOutcome::Fault(down_fault()));
+        assert!(matches!(outcomes[2], NodeOutcome::Fault(Fault::Timeout(_))));
     }
 }
 
@@ -218,9 +222,9 @@ async fn acquire_without_a_reachable_majority_does_not_report_the_lock_as_held()
             let (first, second) = tokio::join!(redlock.acquire("x"), redlock.acquire("x"));
             for error in [first, second].map(|outcome| outcome.map(drop).expect_err("no quorum")) {
                 assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
-                let said = error.details();
-                assert!(said.contains("dead: down (switched off)"), "{said}");
-                assert!(said.contains("flapping: no answer within"), "{said}");
+                let details = error.details();
+                assert!(details.contains("dead: down (switched off)"), "{details}");
+                assert!(details.contains("flapping: no answer within"), "{details}");
             }
         }
     }

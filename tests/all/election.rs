@@ -293,11 +293,11 @@ async fn leader_is_still_reported_after_its_fencing_counter_has_expired() {
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
-    let told = tokio::time::timeout(secs(4), observer.next()).await;
+    let change = tokio::time::timeout(secs(4), observer.next()).await;
     assert!(leadership.is_valid());
     assert!(
-        told.is_err(),
-        "the observer must not be notified of a change while the leader holds its lock: {told:?}"
+        change.is_err(),
+        "the observer must not be notified of a change while the leader holds its lock: {change:?}"
     );
     // A new observer must be notified of the same leader.
     assert_eq!(
@@ -347,8 +347,8 @@ async fn leader_with_a_note_of_the_maximum_length_is_reported() {
     let leadership = campaign(&redlock, &note).await;
     let leader = next_leader(&mut observe_job(&redlock)).await;
     assert_eq!(leader.term, leadership.term());
-    let told = "\u{fffd}".repeat(quorate::MAX_NOTE_LEN);
-    assert_eq!(note_text(&leader), Some(&*told));
+    let longest_note = "\u{fffd}".repeat(quorate::MAX_NOTE_LEN);
+    assert_eq!(note_text(&leader), Some(&*longest_note));
 }
 
 #[tokio::test]
@@ -365,10 +365,10 @@ async fn foreign_value_in_the_lock_key_is_not_reported_as_a_leader() {
             ask_server(master, &["SET", "job", value, "PX", "60000"]);
         }
         assert_eq!(next_change(&mut observer).await, None, "{value}");
-        let told = tokio::time::timeout(secs(3), observer.next()).await;
+        let change = tokio::time::timeout(secs(3), observer.next()).await;
         assert!(
-            told.is_err(),
-            "the holder of a foreign lock value must not be reported as the leader: {told:?}"
+            change.is_err(),
+            "the holder of a foreign lock value must not be reported as the leader: {change:?}"
         );
         for master in &masters {
             ask_server(master, &["DEL", "job"]);
@@ -378,7 +378,7 @@ async fn foreign_value_in_the_lock_key_is_not_reported_as_a_leader() {
 
 #[test]
 fn observer_with_zero_ttl_does_not_block_the_polling_thread() {
-    let (done, told) = std::sync::mpsc::channel();
+    let (done_sender, done_receiver) = std::sync::mpsc::channel();
     // Poll the observer on a separate thread. If the poll blocks this thread forever, the test can still fail after its
     // time limit.
     std::thread::spawn(move || {
@@ -397,10 +397,12 @@ fn observer_with_zero_ttl_does_not_block_the_polling_thread() {
                 "the observer must receive no second notification, because nothing changed: {outcome:?}"
             );
         });
-        done.send(())
+        done_sender
+            .send(())
             .expect("the main thread must not have timed out");
     });
-    told.recv_timeout(PATIENCE)
+    done_receiver
+        .recv_timeout(PATIENCE)
         .expect("the thread of the observer must end in time");
 }
 

@@ -87,9 +87,9 @@ fn run_in_child<T>(held: T, child: impl FnOnce(T) -> bool) -> (T, Option<i32>) {
 #[test]
 fn blocking_redlock_of_the_parent_is_refused_in_a_forked_process() {
     let masters = masters(3);
-    let said = output_of(start_part("part_with_blocking_calls", &masters));
-    assert!(said.contains("child: 0"), "{said}");
-    assert!(said.contains("parent still holds: true"), "{said}");
+    let output = output_of(start_part("part_with_blocking_calls", &masters));
+    assert!(output.contains("child: 0"), "{output}");
+    assert!(output.contains("parent still holds: true"), "{output}");
 }
 
 #[test]
@@ -183,9 +183,9 @@ fn new_client_works(urls: &str) -> bool {
 #[test]
 fn redlock_of_the_parent_is_refused_in_a_forked_process_without_a_runtime() {
     let masters = masters(3);
-    let said = output_of(start_part("part_without_a_runtime", &masters));
-    assert!(said.contains("child: 0"), "{said}");
-    assert!(said.contains("parent still holds: true"), "{said}");
+    let output = output_of(start_part("part_without_a_runtime", &masters));
+    assert!(output.contains("child: 0"), "{output}");
+    assert!(output.contains("parent still holds: true"), "{output}");
 }
 
 /// The library's background runtime runs the tasks of the parent. The child gets a background runtime of its own.
@@ -227,9 +227,9 @@ fn part_without_a_runtime() {
 
 #[test]
 fn redlock_of_the_parent_over_stores_is_refused_in_a_forked_process() {
-    let said = output_of(start_part_with("part_with_stores", "none"));
-    assert!(said.contains("child: 0"), "{said}");
-    assert!(said.contains("parent still holds: true"), "{said}");
+    let output = output_of(start_part_with("part_with_stores", "none"));
+    assert!(output.contains("child: 0"), "{output}");
+    assert!(output.contains("parent still holds: true"), "{output}");
 }
 
 /// A client whose masters are three new stores in memory.
@@ -280,10 +280,9 @@ fn forked_process_does_not_renew_the_locks_of_its_parent() {
     let masters = masters(3);
     let mut program = start_part("part_on_the_thread_of_the_runtime", &masters);
     let output = BufReader::new(program.stdout.take().expect("a pipe"));
-    let said = output.lines().map_while(Result::ok);
-    let said = said.filter_map(|line| line.strip_prefix("child ").map(str::to_owned));
-    let mut said = said.take(2);
-    let (child, refused) = (said.next().expect("its id"), said.next());
+    let lines = output.lines().map_while(Result::ok);
+    let mut child_lines = lines.filter_map(|line| line.strip_prefix("child ").map(str::to_owned));
+    let (child, refused) = (child_lines.next().expect("its id"), child_lines.next());
     assert!(program.wait().expect("its end").success());
     // The lock ends within a TTL of 1.2 s. The child runs its copy of the runtime for a minute.
     let deadline = Instant::now() + LIMIT / 3;

@@ -242,7 +242,7 @@ fn language_check_finds_banned_words_and_banned_sentence_openings() {
 }
 
 /// Parts of identifiers that this project once used in a private sense, each with the names to use instead.
-const NOT_IN_NAMES: [(&str, &str); 9] = [
+const NOT_IN_NAMES: [(&str, &str); 15] = [
     ("stranger", "foreign, unknown"),
     ("strangers", "foreign, unknown"),
     ("vouched", "trusted"),
@@ -252,20 +252,26 @@ const NOT_IN_NAMES: [(&str, &str); 9] = [
     ("leavings", "leaked keys"),
     ("tame", "sanitize, escape"),
     ("canary", "seeded bug"),
+    ("said", "reply, votes, output, error text"),
+    ("told", "notified, reported"),
+    ("heard", "reply, received"),
+    ("deed", "operation"),
+    ("tale", "history"),
+    ("ears", "listeners"),
 ];
 
-/// The names of the functions, types, constants and modules that a line of Rust declares.
+/// The names of the functions, types, constants, modules and local variables that a line of Rust declares.
 fn declared_names(line: &str) -> impl Iterator<Item = &str> {
     let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));
     std::iter::from_fn(move || {
         loop {
             let word = words.next()?;
             if [
-                "fn", "struct", "enum", "trait", "type", "const", "static", "mod",
+                "fn", "struct", "enum", "trait", "type", "const", "static", "mod", "let",
             ]
             .contains(&word)
             {
-                return words.next();
+                return words.find(|word| *word != "mut");
             }
         }
     })
@@ -333,6 +339,8 @@ fn check_of_names_finds_private_words_in_both_spellings() {
     assert_eq!(words_of_name("ask_beside"), ["ask", "beside"]);
     let names: Vec<_> = declared_names("pub(crate) fn look<T>(x: T) {} struct Beside;").collect();
     assert_eq!(names, ["look", "Beside"]);
+    let variables: Vec<_> = declared_names("let said = 1; let mut told = 2;").collect();
+    assert_eq!(variables, ["said", "told"]);
     assert!(names.into_iter().all(|name| fault_of_name(name).is_some()));
     assert_eq!(fault_of_name("besides"), None);
 }

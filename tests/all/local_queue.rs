@@ -357,8 +357,8 @@ async fn progress_of_a_waiter_counts_the_callers_ahead_in_its_process() {
         })
         .await;
     }
-    let told = [(0, Some(1)), (1, Some(2)), (2, Some(3))];
-    assert_eq!(*counter.lock().expect("no panic"), told);
+    let expected_reports = [(0, Some(1)), (1, Some(2)), (2, Some(3))];
+    assert_eq!(*counter.lock().expect("no panic"), expected_reports);
     guard.release().await;
     assert_all_acquire(waiters).await;
 }

@@ -157,8 +157,11 @@ async fn once_job_that_lost_its_lock_reports_whether_its_period_was_recorded() {
         };
         let error_text = error.details();
         match error {
-            ValueError::Stopped { recorded: told, .. } => {
-                assert_eq!(told, is_recorded, "{error_text}")
+            ValueError::Stopped {
+                recorded: was_recorded,
+                ..
+            } => {
+                assert_eq!(was_recorded, is_recorded, "{error_text}")
             }
             other => panic!("{other}"),
         }

@@ -145,8 +145,8 @@ async fn invalid_number_of_permits_is_refused() {
     for permits in [0, 65] {
         let error = redlock.semaphore("api", permits).acquire().await;
         match error.expect_err("no semaphore") {
-            AcquireError::InvalidResource(InvalidResource::Permits(told)) => {
-                assert_eq!(told, permits);
+            AcquireError::InvalidResource(InvalidResource::Permits(permits_in_error)) => {
+                assert_eq!(permits_in_error, permits);
             }
             other => panic!("{other}"),
         }

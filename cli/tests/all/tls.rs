@@ -325,12 +325,12 @@ fn replace_all(
     disconnect();
     std::thread::sleep(LONGER_THAN_THE_TTL);
     for process in locks.end() {
-        let said = String::from_utf8_lossy(&process.stderr);
-        assert_eq!(process.status.code(), Some(0), "{said}");
-        let warnings = said.matches("changed TLS files cannot be used").count();
+        let stderr = String::from_utf8_lossy(&process.stderr);
+        assert_eq!(process.status.code(), Some(0), "{stderr}");
+        let warnings = stderr.matches("changed TLS files cannot be used").count();
         assert!(
             (1..=3).contains(&warnings),
-            "one warning for each master: {said}"
+            "one warning for each master: {stderr}"
         );
     }
 }

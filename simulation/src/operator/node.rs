@@ -187,22 +187,22 @@ impl OperatorConnection {
         is_false
     }
 
-    async fn send(&mut self, word: OrderKind) -> Result<OrderReply, Fault> {
+    async fn send(&mut self, kind: OrderKind) -> Result<OrderReply, Fault> {
         let process = self.process.clone();
-        let said = process
+        let order = process
             .shared
-            .send_order(process.client, (self.master, self.server_run), word);
-        let said = std::pin::pin!(said);
-        let late = process.sleep_until(process.now() + ANSWER_TIMEOUT);
-        let Either::Left(((heard, server_run), _)) = select(said, late).await else {
+            .send_order(process.client, (self.master, self.server_run), kind);
+        let order = std::pin::pin!(order);
+        let time_limit = process.sleep_until(process.now() + ANSWER_TIMEOUT);
+        let Either::Left(((reply, server_run), _)) = select(order, time_limit).await else {
             process.shared.world().observer.coverage.unanswered_commands += 1;
             return Err(Fault::Timeout(ANSWER_TIMEOUT));
         };
         self.server_run.get_or_insert(server_run);
-        match heard {
+        match reply {
             OrderReply::Disconnected => Err(Fault::Down("connection closed".into())),
             OrderReply::Refused(how) => Err(Fault::Server(how.text().trim_end().into())),
-            heard => Ok(heard),
+            reply => Ok(reply),
         }
     }
 }
