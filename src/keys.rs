@@ -186,7 +186,7 @@ impl Family {
     }
 
     /// True if there is only one key of this kind on a master, for all locks together.
-    pub(crate) fn is_one_key(self) -> bool {
+    pub(crate) fn is_single_key_per_master(self) -> bool {
         matches!(self, Self::Age | Self::Masters | Self::Lines)
     }
 

@@ -372,7 +372,7 @@ fn server_options(layout: &Layout, persistence: Persistence) -> ServerOptions {
 ///
 /// # Errors
 ///
-/// If the server does not report the id.
+/// If the server does not report its run id.
 pub fn run_id(server: &Server) -> anyhow::Result<String> {
     let info = server.command(&["INFO", "server"])?;
     let text = info.text().unwrap_or_default().into_owned();

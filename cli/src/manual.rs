@@ -201,7 +201,7 @@ fn blocks_text(blocks: &[Block]) -> String {
 
 /// Formats only the indented lines of blocks in roff, without the headings.
 fn lines_text(blocks: &[Block]) -> String {
-    let line_text = |line_text: &Line| match line_text {
+    let line_text = |line: &Line| match line {
         Line::Pair(name, description) => tagged_paragraph(name, description),
         Line::Command(description) => {
             format!(".PP\n.RS 4\n.EX\n{}\n.EE\n.RE\n", escape_roff(description))

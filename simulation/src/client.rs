@@ -336,11 +336,11 @@ impl Client {
         }
         let call = self.begin_call(Call::Downgrade);
         let reader_future = hold.downgrade();
-        let reader = match step.cut_release {
+        let reader_guard = match step.cut_release {
             Some(polls) => PollLimit::new(reader_future, polls).await.flatten(),
             None => reader_future.await,
         };
-        let reader = reader.map(|reader| {
+        let reader = reader_guard.map(|reader| {
             let id = self.record_hold(step.resource, (Kind::Shared, step.renew), reader.clone());
             (id, reader)
         });

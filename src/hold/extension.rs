@@ -64,7 +64,7 @@ pub(super) async fn extend(
     let mut limit = Limit::new(&*coordinator.runtime, held.valid_until());
     let outcome = match limit.wait(extension_outcome).await {
         Some(outcome) => outcome,
-        // A concurrent renewal has extended the lock, so it is still held. But this extension has no result.
+        // A concurrent renewal has extended the lock, so it is still held. But this extension has no majority, so its result is unknown.
         None if held.end_cause(coordinator.now()).is_none() => Extension::Unknown,
         None => Extension::TooLate,
     };

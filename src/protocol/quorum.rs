@@ -259,7 +259,7 @@ impl Tally {
         self.quorum.is_possible_without(self.faults)
     }
 
-    /// Whether a majority of each set remains without the masters that refused. Failed masters may be part of it.
+    /// Whether a majority of each set remains without the masters that refused. Failed masters count as if they were free to vote.
     pub(crate) fn is_possible_without_refusals(&self) -> bool {
         self.quorum.is_possible_without(self.no)
     }

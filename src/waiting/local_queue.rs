@@ -13,7 +13,7 @@ mod queue;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 
-use self::queue::{LocalQueue, LocalWaiter, WOKEN_LOCALLY};
+use self::queue::{LocalQueue, LocalWaiter, WOKEN_BY_LOCAL_RELEASE};
 use super::own::{OwnLocks, SlotReservation};
 use super::watchers::Watchers;
 use crate::node::{Permit, WakeSink};
@@ -88,7 +88,9 @@ impl LocalQueues {
             return;
         };
         if let Some(front) = self.front_waiter(&permit.line()) {
-            front.woken_by.store(WOKEN_LOCALLY, Ordering::Release);
+            front
+                .woken_by
+                .store(WOKEN_BY_LOCAL_RELEASE, Ordering::Release);
             front.signal.notify_one();
         }
     }

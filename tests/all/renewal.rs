@@ -277,10 +277,10 @@ async fn renewal_without_a_majority_is_repeated_before_the_next_renewal_is_due()
     })
     .await;
     masters.set_extension_rule(|_| Answered);
-    let requested_at = masters.extensions.requests();
-    let pause = requested_at[3]
+    let extend_requests = masters.extensions.requests();
+    let pause = extend_requests[3]
         .arrived_at
-        .saturating_since(requested_at[0].arrived_at);
+        .saturating_since(extend_requests[0].arrived_at);
     assert!(pause < PROMPTLY, "{pause:?}");
     assert!(guard.is_valid());
 }

@@ -344,7 +344,7 @@ fn checker_needs_no_list_of_zookeeper_keys_taken_right_after_the_run() {
 
 #[test]
 fn unreleased_key_is_reported_if_no_fault_explains_it() {
-    let left = |key: &str, healed: u64, kind: Kind| {
+    let leftover_events = |key: &str, healed: u64, kind: Kind| {
         let keys = |when: &str, left: &[&str]| Event::Keys {
             when: when.to_owned(),
             left: left.iter().map(|key| (*key).to_owned()).collect(),
@@ -362,17 +362,23 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
     // A leftover key is allowed for two seconds after a fault: the delay of a request (one second) plus the TTL (one
     // second).
     assert_eq!(
-        left("file", 97_900, kind("late-requests")),
+        leftover_events("file", 97_900, kind("late-requests")),
         Verdict::Invalid
     );
-    assert_eq!(left("file", 98_500, kind("late-requests")), Verdict::Valid);
+    assert_eq!(
+        leftover_events("file", 98_500, kind("late-requests")),
+        Verdict::Valid
+    );
     // A leftover key is allowed for a longer time in these cases: the fault affected a network link or a clock, or the
     // key is the queue of a lock.
     assert_eq!(
-        left("file", 97_900, kind("netns-partition")),
+        leftover_events("file", 97_900, kind("netns-partition")),
         Verdict::Valid
     );
-    assert_eq!(left("file", 97_900, kind("clock-back")), Verdict::Valid);
+    assert_eq!(
+        leftover_events("file", 97_900, kind("clock-back")),
+        Verdict::Valid
+    );
     let queue_key = "quorate:queue:file";
     assert_eq!(
         left(queue_key, 97_900, kind("late-requests")),

@@ -1002,7 +1002,7 @@ fn quota_take_exits_with_70_if_its_result_cannot_be_printed() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
     let mut take = command_with(&masters, &["quota", "take", "prizes"]);
     let take = take
-        .stdout(full.expect("the full device must open for writing"))
+        .stdout(full.expect("/dev/full must open for writing"))
         .stderr(Stdio::piped())
         .spawn();
     let take = wait_for_output(take.expect("starts"));

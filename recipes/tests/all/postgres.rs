@@ -160,7 +160,7 @@ fn postgres_holder_that_stores_its_token_before_it_reads_loses_no_write() {
             write(&mut older, "updating", OLD, "9 left"),
             !stores_token_first
         );
-        // The newer holder sells one as well.
+        // The newer holder sells one ticket as well.
         assert!(write(&mut newer, "updating", NEW, "9 left"));
     }
     let refused_answer = older.execute(&format!("EXECUTE reading('a', {OLD});"));

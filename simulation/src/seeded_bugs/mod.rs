@@ -156,7 +156,7 @@ pub enum Flaw {
     /// Each resource of a lock on several resources has a ticket of its own, instead of one ticket for all.
     TicketPerResource,
     /// If another program's value under the lock key is not a string, a grant overwrites it.
-    MgetWrongtype,
+    WrongTypeReadAsMissing,
     /// Masters only count the held permits of a semaphore, instead of assigning a slot to each permit.
     CountToK,
     /// Each master offers the client only one slot of the semaphore: the lowest slot that is free on this master.
@@ -320,7 +320,7 @@ impl Flaw {
         Self::NoteOfLast,
         Self::TermOfOne,
         Self::TicketPerResource,
-        Self::MgetWrongtype,
+        Self::WrongTypeReadAsMissing,
         Self::CountToK,
         Self::MasterPicksSlot,
         Self::NoSemaphoreLine,
@@ -433,7 +433,7 @@ impl Flaw {
             Self::LateRefill => "late-refill",
             Self::WriteElsewhere => "write-elsewhere",
             Self::TicketPerResource => "ticket-per-resource",
-            Self::MgetWrongtype => "mget-wrongtype",
+            Self::WrongTypeReadAsMissing => "mget-wrongtype",
             Self::CountToK => "count-to-k",
             Self::MasterPicksSlot => "master-picks-slot",
             Self::NoSemaphoreLine => "no-semaphore-line",
@@ -565,7 +565,7 @@ impl Flaw {
                 | Self::OwnerAnyNumber
                 | Self::LocalCountAnswers
                 | Self::TicketPerResource
-                | Self::MgetWrongtype
+                | Self::WrongTypeReadAsMissing
                 | Self::CountToK
                 | Self::MasterPicksSlot
                 | Self::NoSemaphoreLine

@@ -152,7 +152,7 @@ impl WrongScripts {
                     (*ttl, *proposal),
                 )),
                 Flaw::TicketPerResource => self.tickets.record_single(claim),
-                Flaw::MgetWrongtype if claim.group().is_some() => {
+                Flaw::WrongTypeReadAsMissing if claim.group().is_some() => {
                     execute_with_mget(&mut context, &keys_of(claim))
                 }
                 _ => self.acquire(flaw, context, claim, (*ttl, *proposal)),

@@ -255,7 +255,7 @@ fn seeded_bug_that_reads_all_keys_with_mget_overwrites_a_value_of_another_progra
     let library = run_harmful_rules_only(&scenario, None);
     assert_eq!(library.violation, None);
     assert_eq!(library.coverage.foreign_keys, 1);
-    let over = run_harmful_rules_only(&scenario, Some(Flaw::MgetWrongtype)).violation;
+    let over = run_harmful_rules_only(&scenario, Some(Flaw::WrongTypeReadAsMissing)).violation;
     assert_eq!(
         over.map(|violation| violation.rule),
         Some("foreign keys untouched")

@@ -129,7 +129,7 @@ const SEEDED_BUGS: [(Flaw, u64); 59] = [
     (Flaw::NoteOfLast, 2_000),
     (Flaw::TermOfOne, 2_000),
     (Flaw::TicketPerResource, 2_000),
-    (Flaw::MgetWrongtype, 2_000),
+    (Flaw::WrongTypeReadAsMissing, 2_000),
     (Flaw::CountToK, 200),
     (Flaw::MasterPicksSlot, 200),
     (Flaw::NoSemaphoreLine, 200),

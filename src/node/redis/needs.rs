@@ -212,7 +212,9 @@ pub(super) fn keys_to_copy(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
         let needs = needs(under_lock.into_iter());
         let families = needs.iter().filter_map(Need::family);
         return keys_of(
-            families.filter(|family| !family.is_one_key()).collect(),
+            families
+                .filter(|family| !family.is_single_key_per_master())
+                .collect(),
             lock,
         );
     }
@@ -311,7 +313,8 @@ impl Need {
 
     /// Whether the command uses a key whose name contains the name of a lock.
     pub(super) fn is_about_a_lock(&self) -> bool {
-        self.family().is_some_and(|family| !family.is_one_key())
+        self.family()
+            .is_some_and(|family| !family.is_single_key_per_master())
     }
 
     /// The prefix of the channels that the command uses; `None` if it uses no channels.
@@ -347,7 +350,7 @@ impl Need {
                     format!("{}0:{}", family.before(), names.lock)
                 }
                 Some(family @ Family::HoldNote) => format!("{}x:{}", family.before(), names.lock),
-                Some(family) if family.is_one_key() => family.before().to_owned(),
+                Some(family) if family.is_single_key_per_master() => family.before().to_owned(),
                 Some(family) => format!("{}{}", family.before(), names.lock),
                 None => word.to_owned(),
             },
@@ -394,7 +397,7 @@ fn acl_pattern(family: Family, prefix: &str) -> String {
     };
     match family {
         Family::Slot => return slots(),
-        family if family.is_one_key() => return family.before().to_owned(),
+        family if family.is_single_key_per_master() => return family.before().to_owned(),
         Family::SlotFence => return format!("{RESERVED}*:{}", slots()),
         Family::HoldNote => {
             return format!("{}*:{}", family.before(), acl_pattern(Family::Lock, prefix));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::LocalQueues;
-use super::queue::{LocalQueue, LocalWaiter, WOKEN_LOCALLY};
+use super::queue::{LocalQueue, LocalWaiter, WOKEN_BY_LOCAL_RELEASE};
 use crate::node::Permit;
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
@@ -233,7 +233,8 @@ impl LocalPlace {
     /// semaphore since the last call of [`forget_wakes`](Self::forget_wakes).
     pub(crate) async fn wait_until_first(&self) {
         let waiter = &self.waiter;
-        while !self.is_first() && waiter.woken_by.load(Ordering::Acquire) != WOKEN_LOCALLY {
+        while !self.is_first() && waiter.woken_by.load(Ordering::Acquire) != WOKEN_BY_LOCAL_RELEASE
+        {
             waiter.signal.notified().await;
         }
     }

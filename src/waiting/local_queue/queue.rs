@@ -96,7 +96,7 @@ pub(super) struct LocalWaiter {
 
 /// The value of `woken` with all bits set. It is stored when this process releases a slot of the semaphore: the waiter
 /// then asks the masters at once, as if all had sent a wake-up.
-pub(super) const WOKEN_LOCALLY: u64 = u64::MAX;
+pub(super) const WOKEN_BY_LOCAL_RELEASE: u64 = u64::MAX;
 
 impl LocalWaiter {
     pub(super) fn occupied_elsewhere(&self) -> u64 {

@@ -225,7 +225,7 @@ fn relay_hangs_up_after_passing_the_chosen_command_to_the_real_server() {
     let hostile = start(relay(&server, Tampering::HangUpAt(2)));
     for round in 1..=2 {
         let mut connection = connect(&hostile);
-        introduce_to_a_real_one(&mut connection);
+        assert_reports_run_id(&mut connection);
         assert_eq!(
             connection.command(&["INCR", "a"]).unwrap(),
             Reply::Int(2 * round - 1)
@@ -242,13 +242,13 @@ fn relay_can_hang_up_right_after_the_handshake() {
     let hostile = start(relay(&server, Tampering::HangUpAt(0)));
     let mut connection = connect(&hostile);
     thread::sleep(SHORT);
-    introduce_to_a_real_one(&mut connection);
+    assert_reports_run_id(&mut connection);
     let started = Instant::now();
     assert!(connection.receive().is_err());
     assert!(started.elapsed() < LONG / 2);
 }
 
-fn introduce_to_a_real_one(connection: &mut Connection) {
+fn assert_reports_run_id(connection: &mut Connection) {
     let info = connection.command(&["INFO", "server"]).unwrap();
     assert!(info.text().unwrap().contains("run_id:"), "{info:?}");
 }

@@ -199,7 +199,7 @@ fn calls_are_listed(script: &str, purposes: &[Purpose]) {
             1,
             "each line may contain only one call: {line}"
         );
-        let call = Call::read(line).expect("the line must contain a call");
+        let call = Call::read(line).expect("each line of the script must contain a redis.call");
         let name = call.command.to_ascii_lowercase();
         let is_listed = listed.iter().any(|need| {
             need.command() == name && (call.family.is_none() || need.family() == call.family)
