@@ -259,7 +259,8 @@ impl Tally {
         self.quorum.is_possible_without(self.faults)
     }
 
-    /// Whether a majority of each set remains without the masters that refused. Failed masters count as if they were free to vote.
+    /// Whether a majority of each set remains without the masters that refused. Masters that failed count as masters that
+    /// can still vote.
     pub(crate) fn is_possible_without_refusals(&self) -> bool {
         self.quorum.is_possible_without(self.no)
     }
