@@ -31,20 +31,16 @@ follow the calendar, in UTC or in the time zone of --tz. Other periods, such as 
 
 The command runs under the exclusive lock NAME (quorate help command), by default at most once per period: the masters
 record the period as done before the command runs. So a command that fails or crashes does not run again in this
-period. If this machine cannot prepare the start of the command, the period is not recorded: for example, the program is
-missing, or no process can be created.
+period. If its start cannot be prepared, the period is not recorded.
 
-If the period is already done, a line says when and where the last run began, and when the next period begins. With
---quiet, the line is printed only if a clock is wrong, or if a call with another --per, --at or --tz has used the period.
-
-With --at-least, the masters record the period as done after the command has exited with 0. If the command fails or
-crashes, the next call runs it again. So the command must be safe to repeat.
+With --at-least, the period is recorded after the command has exited with 0. If it fails or crashes, the next call runs
+it again, so it must be safe to repeat.
 
 Create the record once, by hand, while all masters are up: quorate once --create NAME. If too many masters lose the
 record, nothing runs: drop the record (quorate once --drop NAME --yes), and create it again.
 
 quorate once --status NAME shows the last run, or that the command is running. With --per, it also shows whether the
-current period is done.
+current period is done. A call that finds it done warns, also with --quiet, if options or clocks look wrong.
 
 Examples:
     quorate once --create nightly-report
