@@ -191,8 +191,8 @@ mod tests {
         let message = skip_message(&day(None, now), "2026-03-29T00:00:00Z", now);
         assert_eq!(
             message.text,
-            "'report': already started in this period (at most once per period); the last run began 2026-03-29T00:30:01Z \
-             on db1 (pid 7); the next period begins in 30m, at 2026-03-30T00:00:00Z (UTC)"
+            "'report': already started in this period (at most once per period); the last run began \
+             2026-03-29T00:30:01Z on db1 (pid 7); the next period begins in 30m, at 2026-03-30T00:00:00Z (UTC)"
         );
         assert!(!message.is_suspicious);
         let berlin = day(Some("Europe/Berlin"), now);
@@ -201,8 +201,8 @@ mod tests {
             "; the next period begins in 22h 30m, at 2026-03-31T00:00:00+02:00 (Europe/Berlin)";
         assert!(message.text.ends_with(expected_text), "{message:?}");
         assert!(!message.is_suspicious);
-        let expected_text = "it does not run again before 2026-03-31T00:00:00+02:00 (Europe/Berlin); to run it by hand: \
-                             quorate run report -- COMMAND";
+        let expected_text = "it does not run again before 2026-03-31T00:00:00+02:00 (Europe/Berlin); to run it by \
+                             hand: quorate run report -- COMMAND";
         assert_eq!(berlin.next_run_text(b"report"), expected_text);
     }
 

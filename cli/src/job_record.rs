@@ -57,8 +57,8 @@ pub(crate) struct UnrecordedEnd {
     code: u8,
 }
 
-/// Reads the record, and decides whether the command must run in the period of this call. Writes nothing, except that it
-/// restores the record on masters that have lost it.
+/// Reads the record, and decides whether the command must run in the period of this call. Writes nothing, except that
+/// it restores the record on masters that have lost it.
 ///
 /// `guard` must hold the lock of `once`.
 ///

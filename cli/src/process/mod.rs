@@ -221,8 +221,8 @@ impl PreparedCommand {
     ///
     /// # Errors
     ///
-    /// If a helper process cannot be watched. A command that is missing or not executable is not an error: the result is
-    /// [`CommandOutcome::ByItself`] with exit code 127 or 126, and the trampoline prints the reason.
+    /// If a helper process cannot be watched. A command that is missing or not executable is not an error: the result
+    /// is [`CommandOutcome::ByItself`] with exit code 127 or 126, and the trampoline prints the reason.
     pub(crate) async fn supervise(
         self,
         lease: &impl Lease,
