@@ -210,8 +210,8 @@ impl From<Option<&str>> for NoteText {
     }
 }
 
-/// Builds the notes of one process, without the time at which the hold began: [`with_start`] adds this time later. `note_without_text`
-/// is the note without a text.
+/// Builds the notes of one process, without the time at which the hold began: [`with_start`] adds this time later.
+/// `note_without_text` is the note without a text.
 #[derive(Clone, Debug)]
 pub(crate) struct Notes {
     identity: Identity,

@@ -197,8 +197,8 @@ impl Request {
 
     /// Whether the restart guard withholds this request from a master that restarted recently.
     ///
-    /// - True for votes ([`is_vote`](Self::is_vote)), `Status` and `List`. A restarted master may have forgotten a lock,
-    ///   and would report the lock as free.
+    /// - True for votes ([`is_vote`](Self::is_vote)), `Status` and `List`. A restarted master may have forgotten a
+    ///   lock, and would report the lock as free.
     /// - False for all other requests. For example, a force-release must reach every master that may have the key.
     pub fn rests_on_memory(&self) -> bool {
         self.is_vote() || matches!(self, Self::Status { .. } | Self::List { .. })

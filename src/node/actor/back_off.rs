@@ -9,8 +9,8 @@ use crate::retry::Retry;
 /// connect follows without a pause.
 pub(in crate::node) const STABLE_AGE: Duration = Duration::from_secs(1);
 
-/// The first pause after a failed connection attempt, and after a connection that lasted for less than [`STABLE_AGE`]. The
-/// pause is short (10 ms), because a server restarts quickly.
+/// The first pause after a failed connection attempt, and after a connection that lasted for less than [`STABLE_AGE`].
+/// The pause is short (10 ms), because a server restarts quickly.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(150);
 
@@ -76,8 +76,8 @@ fn is_refusal(fault: &Fault) -> bool {
 mod tests {
     use super::*;
 
-    /// Counts the connection attempts within four seconds to a master where every connection lasts for `connection_age` and ends
-    /// with `fault`. If `connection_age` is `None`, every attempt fails with `fault`.
+    /// Counts the connection attempts within four seconds to a master where every connection lasts for `connection_age`
+    /// and ends with `fault`. If `connection_age` is `None`, every attempt fails with `fault`.
     fn tries(fault: &Fault, connection_age: Option<Duration>) -> u32 {
         let mut back_off = BackOff::new(7);
         let mut elapsed = Duration::ZERO;

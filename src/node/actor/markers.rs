@@ -42,7 +42,8 @@ struct MarkerRecords {
 }
 
 impl Markers {
-    /// Creates an empty list of markers for this number of masters. `old_masters` lists the masters that a replacement removes.
+    /// Creates an empty list of markers for this number of masters. `old_masters` lists the masters that a replacement
+    /// removes.
     pub(crate) fn new(masters: usize, old_masters: Vec<NodeName>) -> Self {
         Self {
             masters,

@@ -15,8 +15,8 @@ pub(in crate::node) struct Outage {
     back_off: BackOff,
     /// The time until which requests wait for a connection; `None` if requests are refused immediately.
     waits_until: Option<Instant>,
-    /// The time at which requests last began to wait for a new connection. If a connection is lost within [`STABLE_AGE`] of
-    /// this time, requests do not wait again: they are refused.
+    /// The time at which requests last began to wait for a new connection. If a connection is lost within
+    /// [`STABLE_AGE`] of this time, requests do not wait again: they are refused.
     wait_began_at: Instant,
     /// The fault with which requests are refused.
     fault: Fault,
@@ -68,11 +68,12 @@ impl Outage {
         is_refusing
     }
 
-    /// Handles the loss of a connection that lasted for `connection_age`, or the failure to open one (`None`). Logs the loss, and
-    /// returns the pause before the next connection attempt.
+    /// Handles the loss of a connection that lasted for `connection_age`, or the failure to open one (`None`). Logs the
+    /// loss, and returns the pause before the next connection attempt.
     ///
-    /// A master often restarts quickly, so requests wait for `wait_time` for the next connection. They are refused at once if
-    /// no connection existed, if an answer was overdue, or if requests already began to wait less than [`STABLE_AGE`] ago.
+    /// A master often restarts quickly, so requests wait for `wait_time` for the next connection. They are refused at
+    /// once if no connection existed, if an answer was overdue, or if requests already began to wait less than
+    /// [`STABLE_AGE`] ago.
     pub(in crate::node) fn handle_failure(
         &mut self,
         fault: Fault,

@@ -16,7 +16,8 @@ pub(in crate::node) struct PanicHistory {
 }
 
 impl PanicHistory {
-    /// The fault of the master after `panic`. `connection_age` is how long the connection lasted; `None` if there was none.
+    /// The fault of the master after `panic`. `connection_age` is how long the connection lasted; `None` if there was
+    /// none.
     pub(in crate::node) fn fault(
         &mut self,
         panic: &Panic,

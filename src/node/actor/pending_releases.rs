@@ -130,9 +130,9 @@ impl PendingReleases {
         due.map(Release::into_queued)
     }
 
-    /// Receives `outstanding`, the outstanding requests of a broken connection, and returns them all. Also adds the releases
-    /// among them to the front of the pending releases. If there are then more than [`MAX_PENDING`] pending releases, drops
-    /// the last ones.
+    /// Receives `outstanding`, the outstanding requests of a broken connection, and returns them all. Also adds the
+    /// releases among them to the front of the pending releases. If there are then more than [`MAX_PENDING`] pending
+    /// releases, drops the last ones.
     pub(in crate::node) fn prepend(
         &mut self,
         outstanding: impl Iterator<Item = Queued>,

@@ -39,8 +39,8 @@ impl Window {
         self.width
     }
 
-    /// Adapts the limit on outstanding requests after an answer. The request was sent at `sent_at`, and its answer arrived
-    /// at `answered_at`.
+    /// Adapts the limit on outstanding requests after an answer. The request was sent at `sent_at`, and its answer
+    /// arrived at `answered_at`.
     pub(in crate::node) fn learn(&mut self, sent_at: Instant, answered_at: Instant) {
         let elapsed = answered_at.saturating_since(sent_at);
         self.shortest_round_trip = self.shortest_round_trip.min(elapsed);

@@ -44,8 +44,8 @@ fn can_join(part: &Part, lock_value: Option<&[u8]>) -> bool {
     class.is_some_and(|class| lock_value == Some(&class.marker()[..]))
 }
 
-/// Whether a claim can share all its keys with their current holders. `lock_values` has the value of each key, in the order of
-/// `group.parts()`.
+/// Whether a claim can share all its keys with their current holders. `lock_values` has the value of each key, in the
+/// order of `group.parts()`.
 fn can_join_all(group: &Group, lock_values: &[Option<Vec<u8>>]) -> bool {
     let mut keys = group.parts().iter().zip(lock_values);
     keys.all(|(part, lock_value)| can_join(part, lock_value.as_deref()))
@@ -468,8 +468,8 @@ impl Master {
         members.filter(move |(_, until)| *until > now / 1000)
     }
 
-    /// Lists the holds of a shared lock, at most `MAX_HOLDS_SHOWN`. `held` is the value of the lock key. The list is empty if the
-    /// lock is not shared.
+    /// Lists the holds of a shared lock, at most `MAX_HOLDS_SHOWN`. `held` is the value of the lock key. The list is
+    /// empty if the lock is not shared.
     pub(super) fn holds_of(&mut self, now: u64, key: &[u8], held: Option<&[u8]>) -> Vec<Hold> {
         if !held.is_some_and(keys::is_marker) {
             return Vec::new();

@@ -605,8 +605,8 @@ impl Master {
         }
     }
 
-    /// Raises the counter of a lock that is being taken, and returns the new value ([`raised_counter`]). `counter` is the
-    /// current value, and `proposal` is the number that the client proposes.
+    /// Raises the counter of a lock that is being taken, and returns the new value ([`raised_counter`]). `counter` is
+    /// the current value, and `proposal` is the number that the client proposes.
     pub(super) fn raise_counter(
         &mut self,
         now: u64,

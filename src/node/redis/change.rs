@@ -200,7 +200,8 @@ impl OperatorSession {
         Ok(replies)
     }
 
-    /// Sends the `count` commands in the output buffer. Calls `handle_reply` for each reply, with the index of its command.
+    /// Sends the `count` commands in the output buffer. Calls `handle_reply` for each reply, with the index of its
+    /// command.
     async fn receive(
         &mut self,
         count: usize,

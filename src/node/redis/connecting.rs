@@ -147,7 +147,8 @@ impl NotResp {
     }
 }
 
-/// The fault of an error that happened before the first answer on a connection. `had_connection` is the same as in [`broken`].
+/// The fault of an error that happened before the first answer on a connection. `had_connection` is the same as in
+/// [`broken`].
 pub(super) fn before_first_answer(error: io::Error, had_connection: bool) -> Fault {
     let not_resp = error
         .get_ref()
@@ -158,9 +159,9 @@ pub(super) fn before_first_answer(error: io::Error, had_connection: bool) -> Fau
     }
 }
 
-/// The fault of a connection that cannot be used because of `error`, which may be an error of TLS. `had_connection` is whether this
-/// process has had a connection to the master before: then certificates are perhaps being replaced, which ends by
-/// itself.
+/// The fault of a connection that cannot be used because of `error`, which may be an error of TLS. `had_connection` is
+/// whether this process has had a connection to the master before: then certificates are perhaps being replaced, which
+/// ends by itself.
 #[cfg(feature = "tls-rustls")]
 pub(super) fn broken(error: io::Error, had_connection: bool) -> Fault {
     use rustls::{CertificateError, Error};

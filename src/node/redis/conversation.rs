@@ -119,8 +119,8 @@ impl Conversation {
         self.output.commands()
     }
 
-    /// Sends the buffer, and passes the next `count` replies to `handle_reply`. A push counts as a reply only if it confirms a
-    /// subscription; all other pushes are skipped.
+    /// Sends the buffer, and passes the next `count` replies to `handle_reply`. A push counts as a reply only if it
+    /// confirms a subscription; all other pushes are skipped.
     pub(super) async fn exchange(
         &mut self,
         count: usize,

@@ -567,8 +567,8 @@ pub(super) fn check_hello_reply(shared: &Shared, value: &Value<'_>) -> Result<()
     }
 }
 
-/// Converts an error reply to HELLO into a fault. If the connection uses a password (`has_password` is true), the fault does
-/// not quote the reply, because servers may quote a part of the password.
+/// Converts an error reply to HELLO into a fault. If the connection uses a password (`has_password` is true), the fault
+/// does not quote the reply, because servers may quote a part of the password.
 fn hello_fault(error: &[u8], has_password: bool) -> Fault {
     let text = String::from_utf8_lossy(error);
     if text.to_ascii_lowercase().starts_with("err unknown command") {

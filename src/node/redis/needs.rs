@@ -267,7 +267,7 @@ pub(super) struct Need {
     purposes: Vec<Purpose>,
 }
 
-/// The commands that are needed for the `wanted_purposes` purposes, in the order of the table. A command with several purposes
+/// The commands that are needed for `wanted_purposes`, in the order of the table. A command with several purposes
 /// is listed once.
 pub(super) fn needs(wanted_purposes: impl Iterator<Item = Purpose>) -> Vec<Need> {
     let wanted_purposes: Vec<Purpose> = wanted_purposes.collect();

@@ -337,8 +337,8 @@ impl Online {
             return false;
         }
         if !self.to_resend.is_empty() {
-            // Wait for all outstanding answers: they may add more requests to `to_resend`. Then all of these requests are
-            // sent again in their original order.
+            // Wait for all outstanding answers: they may add more requests to `to_resend`. Then all of these requests
+            // are sent again in their original order.
             if !self.outstanding.is_empty() {
                 return false;
             }

@@ -82,8 +82,8 @@ pub(super) struct StoreReading {
 }
 
 impl StoreReading {
-    /// The time on the store's clock at `now`. The store gave `date` at some moment between `asked_at` and `answered_at`.
-    /// `None` if this was too long ago.
+    /// The time on the store's clock at `now`. The store gave `date` at some moment between `asked_at` and
+    /// `answered_at`. `None` if this was too long ago.
     pub(super) fn estimate(
         now: Instant,
         date: Date,

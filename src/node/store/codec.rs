@@ -65,8 +65,8 @@ enum Expiry {
     Always,
     /// The item expires at this time on the server's clock, in microseconds.
     Until(u64),
-    /// For a store without a clock: the item expires `lifetime` microseconds after the write with this `stamp`. Each write
-    /// has a different stamp.
+    /// For a store without a clock: the item expires `lifetime` microseconds after the write with this `stamp`. Each
+    /// write has a different stamp.
     For {
         stamp: u64,
         lifetime: u64,
@@ -103,8 +103,8 @@ impl From<u64> for Moment {
     }
 }
 
-/// Returns how long a client that reads a lease waits before it considers the lease expired: the duration `lifetime` plus 1
-/// % plus 2 ms. All times are in microseconds.
+/// Returns how long a client that reads a lease waits before it considers the lease expired: the duration `lifetime`
+/// plus 1 % plus 2 ms. All times are in microseconds.
 fn reader_lifetime(lifetime: u64) -> u64 {
     #[cfg(feature = "seeded-bugs")]
     if super::flaw::has(super::flaw::StoreFlaw::EarlyEnd) {

@@ -260,8 +260,8 @@ impl<S: Store> SessionTask<S> {
         self.outage.end_wait();
     }
 
-    /// Stores the server's time from the answer to a request that was sent at `asked_at`. Returns the current time, and the
-    /// wall clock at this time or a little earlier.
+    /// Stores the server's time from the answer to a request that was sent at `asked_at`. Returns the current time, and
+    /// the wall clock at this time or a little earlier.
     fn learn_time(
         &mut self,
         online: &Online<S::Session>,

@@ -63,8 +63,8 @@ impl Sweep {
         self.page
     }
 
-    /// Moves the search to the next page. `record_count` is the number of records on this page. After the last page, the
-    /// search begins again.
+    /// Moves the search to the next page. `record_count` is the number of records on this page. After the last page,
+    /// the search begins again.
     pub(super) fn advance_page(&mut self, record_count: usize) {
         let has_more = record_count >= PAGE as usize;
         self.page = if has_more {

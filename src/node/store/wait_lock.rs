@@ -104,8 +104,8 @@ fn holder<'a>(key: &[u8], items: &[&'a StoredItem]) -> Option<&'a Vec<u8>> {
     texts.find(is_value).map(|item| &item.value)
 }
 
-/// Whether `name` can name a wait lock: 1 to [`MAX_NAME_BYTES`] bytes, all of them hexadecimal digits or colons. Such a name
-/// needs no escaping in a statement.
+/// Whether `name` can name a wait lock: 1 to [`MAX_NAME_BYTES`] bytes, all of them hexadecimal digits or colons. Such a
+/// name needs no escaping in a statement.
 fn is_lock_name(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_hexdigit() || byte == b':';
     !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.bytes().all(is_allowed)

@@ -89,8 +89,8 @@ impl<S: Store> Drop for ListeningTask<S> {
 }
 
 fn listening_task<S: Store>(shared: Arc<Shared<S>>) -> impl Future<Output = ()> + Send + 'static {
-    // Create `ListeningTask` outside the `async` block: its `drop` must run even if the runtime drops the task before the
-    // first poll.
+    // Create `ListeningTask` outside the `async` block: its `drop` must run even if the runtime drops the task before
+    // the first poll.
     let mut task = ListeningTask {
         shared,
         has_finished: false,

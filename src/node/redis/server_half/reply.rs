@@ -131,8 +131,8 @@ fn write_refusal(
     }
 }
 
-/// The stored form of a note: `note` if it is given, otherwise the lock value `holder` and the text `own_text`. `None` if
-/// there is no note.
+/// The stored form of a note: `note` if it is given, otherwise the lock value `holder` and the text `own_text`. `None`
+/// if there is no note.
 fn note_of_holder<'a>(
     note: Option<&'a [u8]>,
     own_text: Option<&str>,
