@@ -36,11 +36,9 @@ pub(super) fn decode(
     value: &Value<'_>,
     memory: &Memory,
 ) -> Result<Answer, NoAnswer> {
+    let script_fault = |error: &[u8]| reply_fault(Script::for_request(request), error);
     if let Value::Error(error) = value {
-        return Err(NoAnswer::Fault(reply_fault(
-            Script::for_request(request),
-            error,
-        )));
+        return Err(NoAnswer::Fault(script_fault(error)));
     }
     let shape = shape_of_reply(request);
     // Match the request together with the form of the reply. Every other combination is malformed.
@@ -76,10 +74,7 @@ pub(super) fn decode(
         {
             let decode_element = |element: &Value<'_>| match element {
                 Value::Bulk([digit]) => extended_from_digit(*digit),
-                Value::Error(error) => Some(Extended::Unknown(reply_fault(
-                    Script::for_request(request),
-                    error,
-                ))),
+                Value::Error(error) => Some(Extended::Unknown(script_fault(error))),
                 _ => None,
             };
             let results = reply.iter().map(decode_element).collect::<Option<_>>();

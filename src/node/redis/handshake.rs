@@ -59,7 +59,7 @@ pub(super) struct Negotiated {
 /// A handshake in progress.
 pub(super) struct Handshake {
     /// The commands of the handshake that are not answered yet, in the order of sending.
-    outstanding: VecDeque<HandshakeCommand>,
+    outstanding: VecDeque<AwaitedReply>,
     progress: Progress,
     is_second_message: bool,
     scripts: Scripts,
@@ -90,7 +90,7 @@ enum MarkerReply {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HandshakeCommand {
+enum AwaitedReply {
     /// A command that every server and proxy answers, perhaps with an error. HELLO follows after the reply.
     Probe,
     Hello,
@@ -147,7 +147,7 @@ impl Handshake {
         };
         if probes {
             Command::write_words(out, &["GET", MASTERS]);
-            handshake.outstanding.push_back(HandshakeCommand::Probe);
+            handshake.outstanding.push_back(AwaitedReply::Probe);
         } else {
             handshake.write_first_message(shared, out);
         }
@@ -158,31 +158,31 @@ impl Handshake {
     pub(super) fn write_first_message(&mut self, shared: &Shared, out: &mut Vec<u8>) {
         let outstanding = &mut self.outstanding;
         write_hello(shared, out);
-        outstanding.push_back(HandshakeCommand::Hello);
+        outstanding.push_back(AwaitedReply::Hello);
         let database = shared.address.target.database;
         if database != 0 {
             Command::write_words(out, &["SELECT", &database.to_string()]);
-            outstanding.push_back(HandshakeCommand::Database);
+            outstanding.push_back(AwaitedReply::Database);
         }
         for (attribute, value) in [
             ("LIB-NAME", "quorate"),
             ("LIB-VER", env!("CARGO_PKG_VERSION")),
         ] {
             Command::write_words(out, &["CLIENT", "SETINFO", attribute, value]);
-            outstanding.push_back(HandshakeCommand::IgnoredReply);
+            outstanding.push_back(AwaitedReply::IgnoredReply);
         }
         Command::write_words(out, &["CLIENT", "SETNAME", &shared.options.full_name()]);
-        outstanding.push_back(HandshakeCommand::Name);
+        outstanding.push_back(AwaitedReply::Name);
         Command::write_words(out, &["INFO", "server"]);
-        outstanding.push_back(HandshakeCommand::Info);
+        outstanding.push_back(AwaitedReply::Info);
         // The connection's name is already set. An operator who raises the marker finds the clients that have read the
         // old marker by their names.
         Command::write_words(out, &["GET", MASTERS]);
-        outstanding.push_back(HandshakeCommand::Marker);
+        outstanding.push_back(AwaitedReply::Marker);
         let loading_scripts = self.scripts.load(Set::Plain, shared.options.max_ttl, out);
-        outstanding.extend(loading_scripts.map(HandshakeCommand::Script));
+        outstanding.extend(loading_scripts.map(AwaitedReply::Script));
         Command::write_words(out, &["CLIENT", "ID"]);
-        outstanding.push_back(HandshakeCommand::Id);
+        outstanding.push_back(AwaitedReply::Id);
     }
 
     /// How far the handshake has got.
@@ -198,13 +198,11 @@ impl Handshake {
         value: &Value<'_>,
         now: Instant,
     ) -> Result<Step, Fault> {
-        let Some(&command) = self.outstanding.front() else {
-            return Err(malformed_fault(
-                "the master sent a reply that answers no request",
-            ));
-        };
+        let unrequested = "the master sent a reply that answers no request";
+        let command = self.outstanding.front().copied();
+        let command = command.ok_or_else(|| malformed_fault(unrequested))?;
         match (command, value) {
-            (HandshakeCommand::Subscription, Value::Push(push)) if is_subscribe_reply(push) => {}
+            (AwaitedReply::Subscription, Value::Push(push)) if is_subscribe_reply(push) => {}
             // A server that sends pushes before the client has subscribed might never stop sending them. So end the
             // handshake with a fault.
             (_, Value::Push(_)) => {
@@ -213,40 +211,40 @@ impl Handshake {
                 ));
             }
             // A server without a free connection sends this error, and closes the connection.
-            (HandshakeCommand::Probe, Value::Error(error))
+            (AwaitedReply::Probe, Value::Error(error))
                 if matches!(server_fault(error), Fault::Server(_)) =>
             {
                 return Err(server_fault(error));
             }
-            (HandshakeCommand::Probe, _) => {
+            (AwaitedReply::Probe, _) => {
                 self.progress = Progress::Probed;
                 self.outstanding.pop_front();
                 return Ok(Step::Probed);
             }
-            (HandshakeCommand::Hello, value) => {
+            (AwaitedReply::Hello, value) => {
                 self.progress = Progress::Greeted;
                 check_hello_reply(shared, value)?;
             }
-            (HandshakeCommand::Name, Value::Error(_)) => self.is_unnamed = true,
+            (AwaitedReply::Name, Value::Error(_)) => self.is_unnamed = true,
             (
-                HandshakeCommand::IgnoredReply | HandshakeCommand::Name | HandshakeCommand::Kill,
+                AwaitedReply::IgnoredReply | AwaitedReply::Name | AwaitedReply::Kill,
                 Value::Error(_) | Value::Simple(_) | Value::Int(_),
             )
-            | (HandshakeCommand::Id, Value::Error(_))
-            | (HandshakeCommand::Database, Value::Simple(_)) => {}
-            (HandshakeCommand::Info, Value::Error(error)) => {
+            | (AwaitedReply::Id, Value::Error(_))
+            | (AwaitedReply::Database, Value::Simple(_)) => {}
+            (AwaitedReply::Info, Value::Error(error)) => {
                 self.info_fault = Some(server_fault(error))
             }
-            (HandshakeCommand::Info, Value::Bulk(text) | Value::Simple(text)) => {
+            (AwaitedReply::Info, Value::Bulk(text) | Value::Simple(text)) => {
                 self.info = text.to_vec()
             }
-            (HandshakeCommand::Marker, value) => self.marker = read_marker_reply(shared, value)?,
-            (HandshakeCommand::Age, value) => self.read_age(shared, value, now)?,
-            (HandshakeCommand::Script(script), value) => {
+            (AwaitedReply::Marker, value) => self.marker = read_marker_reply(shared, value)?,
+            (AwaitedReply::Age, value) => self.read_age(shared, value, now)?,
+            (AwaitedReply::Script(script), value) => {
                 self.scripts.handle_load_reply(script, value)?
             }
-            (HandshakeCommand::Id, Value::Int(id)) => self.connection_id = Some(*id),
-            (HandshakeCommand::Subscription, Value::Error(error)) => {
+            (AwaitedReply::Id, Value::Int(id)) => self.connection_id = Some(*id),
+            (AwaitedReply::Subscription, Value::Error(error)) => {
                 handle_subscribe_error(shared, error, now)?
             }
             (_, Value::Error(error)) => return Err(server_fault(error)),
@@ -257,13 +255,12 @@ impl Handshake {
             }
         }
         self.outstanding.pop_front();
-        Ok(
-            match (self.outstanding.is_empty(), self.is_second_message) {
-                (false, _) => Step::Waiting,
-                (true, false) => Step::FirstMessageAnswered,
-                (true, true) => Step::Done,
-            },
-        )
+        let is_answered = self.outstanding.is_empty();
+        Ok(match (is_answered, self.is_second_message) {
+            (false, _) => Step::Waiting,
+            (true, false) => Step::FirstMessageAnswered,
+            (true, true) => Step::Done,
+        })
     }
 
     /// Evaluates the replies to the first message, and writes the second message. Returns `false` if no second message
@@ -290,12 +287,12 @@ impl Handshake {
             && let Some(previous_id) = shared.run_history.replace_connection(run, connection_id)
         {
             Command::write_words(out, &["CLIENT", "KILL", "ID", &previous_id.to_string()]);
-            self.outstanding.push_back(HandshakeCommand::Kill);
+            self.outstanding.push_back(AwaitedReply::Kill);
         }
         if let Some(subscriber) = shared.subscriber.get() {
             let channel = format!("{WAKE}{}", subscriber.process);
             Command::write_words(out, &["SUBSCRIBE", &channel]);
-            self.outstanding.push_back(HandshakeCommand::Subscription);
+            self.outstanding.push_back(AwaitedReply::Subscription);
         }
         Ok(!self.outstanding.is_empty())
     }
@@ -353,7 +350,7 @@ impl Handshake {
                 // This user has no right to read the marker. The plain name shows operators that this client does not
                 // check the marker.
                 Command::write_words(out, &["CLIENT", "SETNAME", &options.plain_name()]);
-                self.outstanding.push_back(HandshakeCommand::IgnoredReply);
+                self.outstanding.push_back(AwaitedReply::IgnoredReply);
                 return;
             }
         };
@@ -370,7 +367,7 @@ impl Handshake {
             self.scripts = Scripts::with_marker_check(options.configuration, options.restart_guard);
             let loading_scripts = self.scripts.load(Set::Plain, options.max_ttl, out);
             self.outstanding
-                .extend(loading_scripts.map(HandshakeCommand::Script));
+                .extend(loading_scripts.map(AwaitedReply::Script));
         }
         self.unmarked_since = marker.is_none().then_some(answered);
         let fault = admission_fault(options.configuration, marker);
@@ -382,7 +379,7 @@ impl Handshake {
         let is_guarded = options.restart_guard != RestartGuard::Off;
         if marker.is_some() && self.refusal.is_none() && is_guarded {
             Command::write_words(out, &["GET", AGE]);
-            self.outstanding.push_back(HandshakeCommand::Age);
+            self.outstanding.push_back(AwaitedReply::Age);
         }
         if let Some(fault) = self.refusal.as_ref().or(self.name_refusal.as_ref()) {
             let text = fault.to_string();

@@ -346,11 +346,9 @@ impl Online {
                 // Requests call scripts by digest. If a digest is not known from an earlier load, first wait for the
                 // replies to SCRIPT LOAD.
                 let loaded_sets: Vec<Set> = self.scripts.loaded_sets().collect();
-                let are_loaded = self
-                    .sets_to_load
-                    .iter()
-                    .all(|set| loaded_sets.contains(set));
-                for set in std::mem::take(&mut self.sets_to_load) {
+                let missing_sets = std::mem::take(&mut self.sets_to_load);
+                let are_loaded = missing_sets.iter().all(|set| loaded_sets.contains(set));
+                for set in missing_sets {
                     self.load(set, shared, out, now);
                 }
                 if !are_loaded {

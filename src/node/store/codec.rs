@@ -456,34 +456,27 @@ mod tests {
         );
         let state = StoredItem::write(&[written]);
         let now = 400_000;
-        let read_items = StoredItem::read(&state, &[], now).expect("the record must be decoded");
-        let until = read_items[0]
-            .item
-            .until
-            .expect("the item must have an expiry");
+        let first_read = StoredItem::read(&state, &[], now).expect("the record must be decoded");
         assert!(
-            until >= now + lifetime,
+            first_read[0].item.until >= Some(now + lifetime),
             "a lease that was just read must last for its whole ttl on the clock of this client"
         );
         let clock = Clock::Own {
             stamp: 8,
             reading: None,
         };
-        let items = || {
-            read_items
-                .iter()
-                .map(|stored| stored.item.clone())
-                .collect()
+        let items_of = |record: &[StoredItem]| -> Vec<Item> {
+            record.iter().map(|stored| stored.item.clone()).collect()
         };
-        let unchanged = StoredItem::updated(&read_items, items(), now, clock, &[]);
+        let unchanged = StoredItem::updated(&first_read, items_of(&first_read), now, clock, &[]);
         assert_eq!(
             StoredItem::write(&unchanged),
             state,
             "the record must not change if no lease was promised"
         );
         let extended = StoredItem::updated(
-            &read_items,
-            items(),
+            &first_read,
+            items_of(&first_read),
             now,
             clock,
             &[extended_lease(now + lifetime)],
@@ -491,10 +484,9 @@ mod tests {
         assert_ne!(StoredItem::write(&extended), state);
         let reread = StoredItem::read(&StoredItem::write(&extended), &extended, now)
             .expect("the record must be decoded");
-        let items = reread.iter().map(|stored| stored.item.clone()).collect();
         let extended_again = StoredItem::updated(
             &reread,
-            items,
+            items_of(&reread),
             now,
             clock,
             &[extended_lease(now + lifetime)],
@@ -507,11 +499,13 @@ mod tests {
             since: Since::Before,
             ..extended_lease(now + 9 * lifetime)
         };
-        let items = read_items
-            .iter()
-            .map(|stored| stored.item.clone())
-            .collect();
-        let repeated = StoredItem::updated(&read_items, items, now, clock, &[repeated_grant]);
+        let repeated = StoredItem::updated(
+            &first_read,
+            items_of(&first_read),
+            now,
+            clock,
+            &[repeated_grant],
+        );
         assert_eq!(
             StoredItem::write(&repeated),
             state,
