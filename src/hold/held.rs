@@ -38,7 +38,7 @@ pub(crate) struct Held {
     /// The fencing token; `None` without fencing. Never 0, because fencing counters start at 1.
     pub(crate) fencing: Option<NonZero<u64>>,
     /// When the successful attempt sent its first request.
-    held_since: Instant,
+    acquired_at: Instant,
     /// The text of the lock's note, which other clients can read; `None` if the lock has no note.
     note_text: Option<Arc<str>>,
     /// When `max_hold` ends the lock; `NEVER` without a limit.
@@ -101,7 +101,7 @@ impl Held {
         let held = Arc::new(Self {
             claim: won.claim,
             fencing: won.fencing.and_then(NonZero::new),
-            held_since: won.started_at,
+            acquired_at: won.started_at,
             note_text,
             hold_end,
             state: Mutex::new(State {
@@ -159,7 +159,7 @@ impl Held {
     /// When the note is to be written for the first time; `None` if it has been written, or if the lock has no note.
     pub(crate) fn note_due_at(&self) -> Option<Instant> {
         (self.note_text.is_some() && !self.state().is_note_sent)
-            .then(|| self.held_since + NOTE_AFTER)
+            .then(|| self.acquired_at + NOTE_AFTER)
     }
 
     /// Records that the lock's note has been written, or is being written now. From now on the note is renewed together
@@ -174,7 +174,7 @@ impl Held {
         self.mark_note_sent();
         // Mark the claim as having a note before the note is queued, so that a later release also deletes the note.
         self.claim.take_note();
-        let held_for = now.saturating_since(self.held_since).as_millis() as u64;
+        let held_for = now.saturating_since(self.acquired_at).as_millis() as u64;
         Some(NoteItem {
             claim: self.claim.clone(),
             says: note_text,
@@ -211,8 +211,8 @@ impl Held {
     }
 
     /// When the successful attempt sent its first request.
-    pub(crate) fn held_since(&self) -> Instant {
-        self.held_since
+    pub(crate) fn acquired_at(&self) -> Instant {
+        self.acquired_at
     }
 
     /// Whether the lock is renewed in the background.

@@ -457,7 +457,7 @@ impl ScriptedConnection {
             *question_count += usize::from(is_question);
             match tampering {
                 Tampering::Slip(words) if is_question && *question_count == 1 => {
-                    self.say(words).await?
+                    self.say(words).await?;
                 }
                 Tampering::Say(words) if is_question => {
                     self.say(words).await?;

@@ -95,8 +95,8 @@ impl<'a> Lane<'a> {
         }
         let arrived_at = Instant::now();
         self.items.borrow_mut().push_back(Item {
-            arrived_at: arrived_at,
-            jitter_share: jitter_share,
+            arrived_at,
+            jitter_share,
             event,
         });
         self.filled.notify_one();

@@ -134,7 +134,7 @@ impl Usage {
         let servers = servers_cpu(servers).saturating_sub(servers_before);
         let usage = Self {
             took,
-            client: client,
+            client,
             servers,
         };
         (result, usage)

@@ -90,7 +90,7 @@ impl Proxy {
             target,
             rules: Arc::new(rules),
             stats,
-            seen_era: seen_era,
+            seen_era,
             thread: Some(thread),
         })
     }

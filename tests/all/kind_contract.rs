@@ -175,10 +175,10 @@ fn calls_on_the_page() -> Vec<String> {
 /// Variants of the enum `Kind` that are no kinds of locks, each with the reason.
 const NO_KINDS: [(&str, &str); 2] = [
     (
-        "Kind::Key",
+        "Kind::RawKey",
         "only the replacement of masters takes this lock",
     ),
-    ("Kind::NoReaders", "an invalid request"),
+    ("Kind::InvalidShared", "an invalid request"),
 ];
 
 #[test]

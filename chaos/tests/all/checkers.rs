@@ -381,7 +381,7 @@ fn unreleased_key_is_reported_if_no_fault_explains_it() {
     );
     let queue_key = "quorate:queue:file";
     assert_eq!(
-        left(queue_key, 97_900, kind("late-requests")),
+        leftover_events(queue_key, 97_900, kind("late-requests")),
         Verdict::Valid
     );
 }

@@ -10,7 +10,7 @@ use super::loaded::Scripts;
 use super::refusal::{is_noscript, server_fault};
 use super::resp::Value;
 use super::script::{Script, Set};
-use super::sent::{Sent, SentCommand};
+use super::sent::{SentCommand, SentMessage};
 use super::shared::Shared;
 use crate::node::{Fault, ServerRun};
 use crate::protocol::age::{AgeRecord, Watch};
@@ -81,7 +81,7 @@ impl Ages {
         scripts: &Scripts,
         shared: &Shared,
         out: &mut Output,
-        sent: &mut VecDeque<Sent>,
+        sent: &mut VecDeque<SentMessage>,
         now: Instant,
     ) {
         let max_ttl = shared.options.max_ttl;
@@ -91,7 +91,7 @@ impl Ages {
         let is_loaded = scripts.has_loaded(Set::Age);
         if !is_loaded || std::mem::take(&mut self.has_lost_script) {
             self.outstanding_replies += 1;
-            let to_sent = |script| Sent::alone(SentCommand::LoadScript(script), now);
+            let to_sent = |script| SentMessage::alone(SentCommand::LoadScript(script), now);
             sent.extend(scripts.load(Set::Age, max_ttl, out.commands()).map(to_sent));
         }
         if !is_loaded {
@@ -114,7 +114,7 @@ impl Ages {
             marker: &marker,
         };
         call.write(&mut scripts.begin_call(Script::Age, 0, AgeCall::ARGS, out.commands()));
-        sent.push_back(Sent::alone(SentCommand::RaiseAge, now));
+        sent.push_back(SentMessage::alone(SentCommand::RaiseAge, now));
     }
 
     /// Handles the reply to the command that loads the script.

@@ -13,7 +13,7 @@ use super::refusal::{is_denied_key, is_noscript};
 use super::resp::{Command, Value};
 use super::runs::{Placed, Runs};
 use super::script::{Script, Set};
-use super::sent::{Sent, SentCommand};
+use super::sent::{SentCommand, SentMessage};
 use super::settle::settle;
 use super::shared::Shared;
 use super::votes::Votes;
@@ -52,7 +52,7 @@ pub(super) struct Online {
     /// The time at which bytes last arrived from the master.
     last_reply: Instant,
     /// The outstanding requests, in the order in which they were sent.
-    outstanding: VecDeque<Sent>,
+    outstanding: VecDeque<SentMessage>,
     /// Requests that wait until their scripts are loaded. Then they are sent before pending releases and new requests.
     to_resend: Vec<Queued>,
     /// The sets of scripts that must be loaded for the requests in `to_resend`.
@@ -121,7 +121,7 @@ impl Online {
 
     /// Whether all requests that this connection has taken from the mailbox have been answered.
     pub(super) fn is_idle(&self) -> bool {
-        let is_request = |sent: &Sent| matches!(sent.command, SentCommand::Request(_));
+        let is_request = |sent: &SentMessage| matches!(sent.command, SentCommand::Request(_));
         let has_unsent = !self.to_resend.is_empty() || !self.to_send_apart.is_empty();
         !has_unsent && !self.outstanding.iter().any(is_request)
     }
@@ -142,7 +142,7 @@ impl Online {
             wake(shared.subscriber.get(), push);
             return Ok(());
         }
-        let Some(Sent {
+        let Some(SentMessage {
             command,
             sent_at,
             followers,
@@ -156,7 +156,7 @@ impl Online {
             SentCommand::Request(queued) if followers > 0 => {
                 self.answered.push(queued);
                 for _ in 0..followers {
-                    if let Some(Sent {
+                    if let Some(SentMessage {
                         command: SentCommand::Request(queued),
                         ..
                     }) = self.outstanding.pop_front()
@@ -424,15 +424,18 @@ impl Online {
             .iter()
             .map(|placed_request| &placed_request.member.request);
         let has_trial = self.deletion.write_trial(written, out.commands());
-        self.outstanding
-            .extend(placed.drain(..).map(|Placed { member, followers }| Sent {
-                command: SentCommand::Request(member),
-                sent_at: now,
-                followers,
-            }));
+        self.outstanding.extend(
+            placed
+                .drain(..)
+                .map(|Placed { member, followers }| SentMessage {
+                    command: SentCommand::Request(member),
+                    sent_at: now,
+                    followers,
+                }),
+        );
         if has_trial {
             self.outstanding
-                .push_back(Sent::alone(SentCommand::DeletionTrial, now));
+                .push_back(SentMessage::alone(SentCommand::DeletionTrial, now));
         }
         self.placed = placed;
     }
@@ -447,7 +450,7 @@ impl Online {
 
     fn load(&mut self, set: Set, shared: &Shared, out: &mut Output, now: Instant) {
         let scripts = (self.scripts).load(set, shared.options.max_ttl, out.commands());
-        let to_sent = |script| Sent::alone(SentCommand::LoadScript(script), now);
+        let to_sent = |script| SentMessage::alone(SentCommand::LoadScript(script), now);
         self.outstanding.extend(scripts.map(to_sent));
     }
 
@@ -495,7 +498,7 @@ impl Online {
             if now >= self.last_reply + IDLE_LIMIT {
                 Command::write_words(out.commands(), &["PING"]);
                 self.outstanding
-                    .push_back(Sent::alone(SentCommand::Ping, now));
+                    .push_back(SentMessage::alone(SentCommand::Ping, now));
             }
             return Ok(());
         };
@@ -504,7 +507,7 @@ impl Online {
         }
         self.stalled_since = Some(now);
         let open_requests = self.outstanding.iter_mut().filter_map(|sent| match sent {
-            Sent {
+            SentMessage {
                 command: SentCommand::Request(queued),
                 ..
             } => Some(queued),

@@ -5,14 +5,14 @@ use crate::node::actor::mailbox::Queued;
 use crate::protocol::instant::Instant;
 
 /// A message that was sent to the master and is not answered yet.
-pub(super) struct Sent {
+pub(super) struct SentMessage {
     pub(super) command: SentCommand,
     pub(super) sent_at: Instant,
     /// How many of the messages sent directly after this one are answered by the same reply.
     pub(super) followers: usize,
 }
 
-impl Sent {
+impl SentMessage {
     pub(super) fn alone(command: SentCommand, sent_at: Instant) -> Self {
         Self {
             command,

@@ -110,7 +110,7 @@ impl Kind for Classic {
 
 impl Kind for Several {
     fn parts_of_the_library(&self) -> &'static [&'static str] {
-        &["Kind::Several", "redlock.lock_all"]
+        &["Kind::SeveralResources", "redlock.lock_all"]
     }
 
     fn acquire(&self, redlock: &Redlock, wait: Wait) -> BoxFuture<'static, Acquired> {
@@ -173,7 +173,7 @@ impl Kind for Owner {
 impl Kind for Permit {
     fn parts_of_the_library(&self) -> &'static [&'static str] {
         &[
-            "Kind::Permit",
+            "Kind::Semaphore",
             "src/kinds/semaphore.rs",
             "redlock.semaphore",
         ]
