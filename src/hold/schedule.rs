@@ -386,7 +386,7 @@ impl Schedule {
         let held = entry.held.clone()?;
         // Writing the first note does not change the time of the next renewal.
         let from = match kind {
-            DueKind::Note => held.held_since(),
+            DueKind::Note => held.acquired_at(),
             DueKind::Renewal | DueKind::End => now,
         };
         held.mark_note_sent();
