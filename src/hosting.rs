@@ -329,7 +329,7 @@ mod tests {
             let runtime = runtime_builder().build().expect("a runtime");
             let drop_reports = spawn_endless_task(&runtime);
             runtime.block_on(async {
-                tokio::time::sleep(2 * (CHECK_INTERVAL + PROGRESS_TIMEOUT)).await
+                tokio::time::sleep(2 * (CHECK_INTERVAL + PROGRESS_TIMEOUT)).await;
             });
             drop_reports.try_recv().is_err()
         });

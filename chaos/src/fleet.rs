@@ -120,7 +120,7 @@ impl Fleet {
         self.recorder.push(Entry {
             t,
             process,
-            event: event,
+            event,
         });
         Ok(how)
     }
@@ -333,7 +333,7 @@ impl Fleet {
         Ok(Member {
             settings,
             index,
-            process_number: process_number,
+            process_number,
             child,
             input: Some(input),
             reader: Some(reader),

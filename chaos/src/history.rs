@@ -199,7 +199,7 @@ impl Attempt {
             further_resources: Vec::new(),
             claim: Claim::default(),
             continued_hold: None,
-            began_at: began_at,
+            began_at,
             slot: None,
             answer: None,
             obtained_at: None,

@@ -165,7 +165,7 @@ impl World {
         let observers = observers.collect::<anyhow::Result<_>>()?;
         let world = Self {
             masters,
-            paths: paths,
+            paths,
             observers,
             timeout: layout.timeout,
             offsets,

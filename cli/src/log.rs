@@ -104,7 +104,7 @@ struct LogWriter;
 impl io::Write for LogWriter {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         waiting::write_above_spinner(|| {
-            output::print_message_if_writable(output::printable(event.trim_ascii()))
+            output::print_message_if_writable(output::printable(event.trim_ascii()));
         });
         Ok(event.len())
     }

@@ -121,7 +121,7 @@ impl<const LOCK: bool> FromArgMatches for GivenSettings<LOCK> {
         for setting in settings_of_group(LOCK) {
             match matches.value_source(setting.name) {
                 Some(ValueSource::CommandLine) => {
-                    self.sources.push((setting.name, flag(setting.name)))
+                    self.sources.push((setting.name, flag(setting.name)));
                 }
                 Some(ValueSource::EnvVariable) => {
                     self.sources

@@ -158,13 +158,13 @@ impl Shrinker<'_> {
         let parts: [Part<Scenario>; 8] = [
             (net.loss_ppm > 0, |scenario| scenario.net.loss_ppm = 0),
             (net.duplicate_ppm > 0, |scenario| {
-                scenario.net.duplicate_ppm = 0
+                scenario.net.duplicate_ppm = 0;
             }),
             (net.reset_ppm > 0, |scenario| scenario.net.reset_ppm = 0),
             (net.doze_ppm > 0, |scenario| scenario.net.doze_ppm = 0),
             (net.preempt_ppm > 0, |scenario| scenario.net.preempt_ppm = 0),
             (net.leftover_ppm > 0, |scenario| {
-                scenario.net.leftover_ppm = 0
+                scenario.net.leftover_ppm = 0;
             }),
             (net.cut_ppm > 0, |scenario| scenario.net.cut_ppm = 0),
             (net.shuffle, |scenario| scenario.net.shuffle = false),
@@ -207,7 +207,7 @@ impl Shrinker<'_> {
             (step_plan.extend.is_some(), |step| step.extend = None),
             (step_plan.cut.is_some(), |step| step.cut = None),
             (step_plan.cut_release.is_some(), |step| {
-                step.cut_release = None
+                step.cut_release = None;
             }),
             (step_plan.drop, |step| step.drop = false),
         ];
@@ -215,7 +215,7 @@ impl Shrinker<'_> {
         for (is_present, remove_part) in parts {
             is_smaller |= is_present
                 && self.keep_if_still_failing(|scenario| {
-                    remove_part(&mut scenario.clients[client].steps[step])
+                    remove_part(&mut scenario.clients[client].steps[step]);
                 });
         }
         is_smaller

@@ -474,7 +474,7 @@ mod tests {
                         );
                     }
                     CarryDecision::Undecided => {
-                        assert!(!old.is_met_by(masters_with_value), "{votes:?}")
+                        assert!(!old.is_met_by(masters_with_value), "{votes:?}");
                     }
                 }
             }

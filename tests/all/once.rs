@@ -161,7 +161,7 @@ async fn once_job_that_lost_its_lock_reports_whether_its_period_was_recorded() {
                 recorded: was_recorded,
                 ..
             } => {
-                assert_eq!(was_recorded, is_recorded, "{error_text}")
+                assert_eq!(was_recorded, is_recorded, "{error_text}");
             }
             other => panic!("{other}"),
         }

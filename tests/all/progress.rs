@@ -33,7 +33,7 @@ async fn wait_in_vain(redlock: &Redlock) -> (Vec<Waiting>, AcquireError) {
         notification_log
             .lock()
             .expect("no panic")
-            .push(waiting.clone())
+            .push(waiting.clone());
     };
     let outcome = redlock.lock("x").waiting(log_notification).acquire().await;
     let error = outcome

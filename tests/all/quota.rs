@@ -346,7 +346,7 @@ async fn quota_survives_when_real_masters_are_restarted_empty_one_after_another(
             );
             match quota.take(1).await {
                 Ok(Take::Taken { .. }) => {
-                    (taken_units, successes) = (taken_units + 1, successes + 1)
+                    (taken_units, successes) = (taken_units + 1, successes + 1);
                 }
                 Ok(take) => panic!("{take:?}"),
                 Err(error @ (ValueError::Lost(_) | ValueError::Missing(_))) => {
@@ -610,7 +610,7 @@ impl Node for LateAnswers {
         let mut treat_writes = self.treat_writes.lock().expect("no panic");
         match &request {
             Request::Write { value, .. } if value.run.is_some() => {
-                treat_writes.push((request, reply))
+                treat_writes.push((request, reply));
             }
             Request::Release { .. } => {
                 for (request, reply) in treat_writes.drain(..) {

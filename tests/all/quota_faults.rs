@@ -377,7 +377,7 @@ async fn caller(quota: quorate::Quota, runtime: SimulatedRuntime, events: Arc<Mu
         match tokio::time::timeout(call_limit, quota.take(1)).await {
             Err(_) => count(|events| events.dropped += 1),
             Ok(Ok(Take::Taken { left: remaining })) => {
-                events.lock().expect("no panic").remaining.push(remaining)
+                events.lock().expect("no panic").remaining.push(remaining);
             }
             Ok(Ok(Take::SoldOut { .. })) => return count(|events| events.sold_out += 1),
             Ok(Err(ValueError::Unknown(_))) => count(|events| events.unknown += 1),

@@ -433,10 +433,10 @@ impl Pair {
                     self.send_to_both(&[b"SET", &key, text.as_bytes(), b"PX", b"86400000"])?;
                 }
                 Step::Put(lock) => {
-                    self.send_to_both(&[b"SET", &key(*lock), b"another client's"])?
+                    self.send_to_both(&[b"SET", &key(*lock), b"another client's"])?;
                 }
                 Step::Delete(prefix, lock) => {
-                    self.send_to_both(&[b"DEL", &key_of_lock(prefix, *lock)])?
+                    self.send_to_both(&[b"DEL", &key_of_lock(prefix, *lock)])?;
                 }
                 Step::Note(lock) => {
                     let text = [&requests::token(1).to_hex()[..], b" says"].concat();
@@ -480,7 +480,7 @@ impl Pair {
                 let number = |reply: &ServerReply| reply.text()?.parse::<u64>().ok();
                 match (number(&a), number(&b)) {
                     (Some(a), Some(b)) if self.has_far_proposals => {
-                        prop_assert!(a.abs_diff(b) < 1_500_000)
+                        prop_assert!(a.abs_diff(b) < 1_500_000);
                     }
                     _ => prop_assert_eq!(a, b, "the values of {} must agree", key.escape_ascii()),
                 }

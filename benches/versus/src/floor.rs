@@ -166,7 +166,7 @@ async fn count_positive<F: Future<Output = Option<Value>>>(
         loop {
             match answers.poll_next_unpin(cx) {
                 Poll::Ready(Some(answer)) => {
-                    count += usize::from(answer.is_some_and(|v| is_positive(&v)))
+                    count += usize::from(answer.is_some_and(|v| is_positive(&v)));
                 }
                 Poll::Ready(None) => return Poll::Ready(()),
                 // redis-rs queues a request only when its future is first polled. So do not return before all futures

@@ -50,9 +50,9 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             let answers_of_quota = answers.entry(&attempt.resource).or_default();
             answers_of_quota.push(Answer {
                 attempt,
-                answered_at: answered_at,
-                reply: reply,
-                units_left: units_left,
+                answered_at,
+                reply,
+                units_left,
             });
         }
     }

@@ -138,7 +138,7 @@ fn relay(world: &World, index: usize, tampering: Tampering) -> Script {
     let target = world.masters[index].addrs()[0];
     Script::Relay {
         target,
-        tampering: tampering,
+        tampering,
     }
 }
 

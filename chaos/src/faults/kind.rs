@@ -138,7 +138,7 @@ impl Row {
     ) -> Self {
         Self {
             name,
-            description: description,
+            description,
             reach: Reach::One,
             on: MasterGroup::Of(REDIS),
             needs: Needs::Nothing,

@@ -170,7 +170,7 @@ fn latency_figure(results: &Results, x_labels: &[String]) -> Figure {
         caption: "one client; one acquire and release; line: median; band: median to p99; log scale".to_owned(),
         description: "One client acquires and releases one lock repeatedly. Line: median time of one acquire and release. Band: from the median to the 99th percentile. The scale is logarithmic."
             .to_owned(),
-        series: series,
+        series,
         svg,
     }
 }
@@ -201,7 +201,7 @@ fn throughput_figure(results: &Results, x_labels: &[String]) -> Figure {
             "{} tasks in one thread, each with a lock of its own.",
             results.tasks
         ),
-        series: series,
+        series,
         svg,
     }
 }
@@ -233,7 +233,7 @@ fn cost_figure(results: &Results, x_labels: &[String]) -> Figure {
         title: "Cost of a cycle",
         caption: caption.to_owned(),
         description: description.to_owned(),
-        series: series,
+        series,
         svg,
     }
 }
@@ -302,7 +302,7 @@ fn far_figure(results: &Results) -> Option<Figure> {
         caption: "an acquire takes about one round trip of the q-th fastest master (q: the size of a majority)"
             .to_owned(),
         description,
-        series: series,
+        series,
         svg,
     })
 }

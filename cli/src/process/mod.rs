@@ -548,7 +548,7 @@ impl Supervisor {
             }
             // The command used the terminal from the background. Suspend `quorate` too, until the user types `fg`.
             Signal::SIGTTIN | Signal::SIGTTOU if terminal::has_job_control() => {
-                self.stop_with_command()
+                self.stop_with_command();
             }
             // Another process suspended the command and may continue it. Keep the lock.
             _ => {}

@@ -303,7 +303,7 @@ async fn repair_tables(
     for table in [&SCHEMA, &RECORD] {
         match misfit_of(table).map(|misfit| &misfit.mismatch) {
             Some(Mismatch::Missing) if *table == RECORD => {
-                create_record_table(connection, is_used).await?
+                create_record_table(connection, is_used).await?;
             }
             Some(Mismatch::Missing) => drop(connection.execute(&table.create_statement()).await?),
             Some(_) => drop(connection.execute(&table.convert_statement()).await?),

@@ -48,7 +48,7 @@ impl Check for Counters {
     fn check_fact(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::MasterRestarted { master, .. } => {
-                self.last_counters[*master] = [LastCounter::default(); PLACES]
+                self.last_counters[*master] = [LastCounter::default(); PLACES];
             }
             Fact::ClockJumps { master, reading_us } => {
                 for last in &mut self.last_counters[*master] {

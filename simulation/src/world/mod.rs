@@ -505,7 +505,7 @@ impl World {
             Event::MasterRestarts(master) => self.restart(master.into()),
             Event::DiskSnapshot(master) => self.snapshot(master.into()),
             Event::ForeignKeyRemoved { master, resource } => {
-                self.remove_foreign_key(master, resource)
+                self.remove_foreign_key(master, resource);
             }
             Event::ProcessResumes(client) => self.resume(client.into()),
             Event::ProcessEnds(client) => {

@@ -81,7 +81,7 @@ impl World {
                 server_half::bulk(Some(sha.as_bytes()), out);
             }
             [b"SUBSCRIBE" | b"UNSUBSCRIBE", channel] => {
-                self.subscribe(conn, arguments, channel, out)
+                self.subscribe(conn, arguments, channel, out);
             }
             [b"CLIENT", b"SETNAME", name] => {
                 as_text(name).clone_into(&mut self.conns[conn].name);
@@ -94,7 +94,7 @@ impl World {
                 out.extend_from_slice(b"+PONG\r\n");
             }
             [b"EVALSHA" | b"SET" | b"DELIFEQ", ..] => {
-                self.execute_lock_command(conn, arguments, out)
+                self.execute_lock_command(conn, arguments, out);
             }
             _ => out.extend_from_slice(b"+OK\r\n"),
         }

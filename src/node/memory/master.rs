@@ -168,7 +168,7 @@ impl Master {
                 for item in items.iter() {
                     match item.claim.shape() {
                         Shape::Plain | Shape::Permit(_) => {
-                            results.push(self.extend(now, item, renews_notes))
+                            results.push(self.extend(now, item, renews_notes));
                         }
                         Shape::Group(group) => {
                             results.extend(self.extend_group(now, &item.claim, group, item.ttl));

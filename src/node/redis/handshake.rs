@@ -233,19 +233,19 @@ impl Handshake {
             | (AwaitedReply::Id, Value::Error(_))
             | (AwaitedReply::Database, Value::Simple(_)) => {}
             (AwaitedReply::Info, Value::Error(error)) => {
-                self.info_fault = Some(server_fault(error))
+                self.info_fault = Some(server_fault(error));
             }
             (AwaitedReply::Info, Value::Bulk(text) | Value::Simple(text)) => {
-                self.info = text.to_vec()
+                self.info = text.to_vec();
             }
             (AwaitedReply::Marker, value) => self.marker = read_marker_reply(shared, value)?,
             (AwaitedReply::Age, value) => self.read_age(shared, value, now)?,
             (AwaitedReply::Script(script), value) => {
-                self.scripts.handle_load_reply(script, value)?
+                self.scripts.handle_load_reply(script, value)?;
             }
             (AwaitedReply::Id, Value::Int(id)) => self.connection_id = Some(*id),
             (AwaitedReply::Subscription, Value::Error(error)) => {
-                handle_subscribe_error(shared, error, now)?
+                handle_subscribe_error(shared, error, now)?;
             }
             (_, Value::Error(error)) => return Err(server_fault(error)),
             (command, _) => {
@@ -357,7 +357,7 @@ impl Handshake {
         let admission = options.configuration.admission(marker);
         match marker {
             Some(marker) => {
-                (options.markers).record_marker(name, marker, admission == Admission::Admitted)
+                (options.markers).record_marker(name, marker, admission == Admission::Admitted);
             }
             None => options.markers.record_no_marker(name),
         }

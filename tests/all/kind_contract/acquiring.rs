@@ -220,12 +220,9 @@ pub(crate) async fn client_without_fencing_is_refused_or_gets_no_token(kind: &'s
     let redlock = redlock.build().expect("good settings");
     // The error must name the fencing tokens, although the lock is held.
     let holder = redlock.acquire("job").await.expect("free");
-    let acquired = match kind.needs_fencing() {
-        Some(_) => kind.acquire(&redlock, Wait::None).await,
-        None => {
-            holder.release().await;
-            kind.acquire(&redlock, Wait::None).await
-        }
+    let acquired = if let Some(_) = kind.needs_fencing() { kind.acquire(&redlock, Wait::None).await } else {
+        holder.release().await;
+        kind.acquire(&redlock, Wait::None).await
     };
     match (kind.needs_fencing(), acquired) {
         (None, acquired) => assert_eq!(granted(acquired).token(), None),

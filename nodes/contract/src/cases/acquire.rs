@@ -283,7 +283,7 @@ pub async fn refusal_and_status_request_return_the_first_96_bytes_of_a_long_lock
     for request in [status(KEY), force_release(KEY, &[], false)] {
         match master.send(request).await {
             Ok(Answer::State(state)) => {
-                assert_eq!(state.holder.as_deref(), Some(&long_value[..96]))
+                assert_eq!(state.holder.as_deref(), Some(&long_value[..96]));
             }
             other => panic!("{other:?}"),
         }

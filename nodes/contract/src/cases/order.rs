@@ -32,7 +32,7 @@ pub async fn requests_take_effect_in_the_order_in_which_they_are_sent(master: &T
         );
         match reply {
             Ok(Answer::Granted { counter: Some(v) }) if index % 2 == 0 && v > last_counter => {
-                last_counter = v
+                last_counter = v;
             }
             Ok(Answer::Released(true)) if index % 2 == 1 => {}
             other => panic!("{index}: {other:?}"),
