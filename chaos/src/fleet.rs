@@ -117,11 +117,7 @@ impl Fleet {
             meant: true,
             how: how.clone(),
         };
-        self.recorder.push(Entry {
-            t,
-            process,
-            event,
-        });
+        self.recorder.push(Entry { t, process, event });
         Ok(how)
     }
 

@@ -16,7 +16,7 @@ pub(crate) fn acquire_failure(error: AcquireError) -> Failure {
         error => Failure::new(code, error.details()),
     };
     if is_expected {
-        failure.as_expected()
+        failure.into_expected()
     } else {
         failure
     }

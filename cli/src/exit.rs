@@ -133,7 +133,7 @@ impl Failure {
     }
 
     /// Marks this failure as an expected outcome, whose message `-q` suppresses.
-    pub(crate) fn as_expected(self) -> Self {
+    pub(crate) fn into_expected(self) -> Self {
         Self {
             is_expected: true,
             ..self

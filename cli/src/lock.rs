@@ -52,7 +52,7 @@ pub(crate) struct LockArgs {
 pub(crate) struct Lock {
     pub(crate) redlock: Redlock,
     pub(crate) resource: OsString,
-    pub(crate) lock_space: LockSpace,
+    pub(crate) space: LockSpace,
     pub(crate) kind: Kind,
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
@@ -125,7 +125,7 @@ impl LockArgs {
             redlock,
             kind: kind.kind(&lock_space, &self.resource)?,
             resource: self.resource,
-            lock_space,
+            space: lock_space,
             ttl,
             max_hold: settings.max_hold,
             release_timeout: masters.release_timeout(),
@@ -134,7 +134,7 @@ impl LockArgs {
             min_connection_time: min_connection_time(masters.settings().max_ttl()),
         };
         lock.kind
-            .check_ancestors(&lock.lock_space, &lock.resource, lock.wait)?;
+            .check_ancestors(&lock.space, &lock.resource, lock.wait)?;
         Ok((lock, file))
     }
 }
@@ -162,8 +162,7 @@ impl Lock {
 
     /// Whether this is a read lock, and an ancestor of this process already holds the same read lock.
     fn is_read_by_ancestor(&self) -> bool {
-        self.kind
-            .is_read_by_ancestor(&self.lock_space, &self.resource)
+        self.kind.is_read_by_ancestor(&self.space, &self.resource)
     }
 
     /// The longest wait for this lock. If an ancestor process holds the same read lock, the wait is limited to one ttl.

@@ -393,10 +393,7 @@ fn environment(plan: &JobPlan, guard: &LockGuard) -> Vec<(&'static str, Option<O
         ),
     ];
     let slot = guard.slot();
-    variables.extend(
-        lock.kind
-            .environment(&lock.lock_space, &lock.resource, slot),
-    );
+    variables.extend(lock.kind.environment(&lock.space, &lock.resource, slot));
     if plan.hide_masters {
         variables.extend(settings::secret_variables().map(|name| (name, None)));
     }

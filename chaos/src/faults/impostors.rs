@@ -136,10 +136,7 @@ const FOREIGN_REPLIES: &[&str] = &[
 
 fn relay(world: &World, index: usize, tampering: Tampering) -> Script {
     let target = world.masters[index].addrs()[0];
-    Script::Relay {
-        target,
-        tampering,
-    }
+    Script::Relay { target, tampering }
 }
 
 /// Replaces a master by a hostile server for the affected clients. The hostile server runs `script`. Fails if the check

@@ -15,7 +15,7 @@ use quorate::node::Answer;
 /// The shortest time for which a counter is kept after a grant, in microseconds: one day.
 const DAY_US: u64 = 86_400_000_000;
 
-pub(crate) struct Counters {
+pub(crate) struct CounterCheck {
     has_fencing: bool,
     /// The last known fencing counter of each resource on each master, by master and resource.
     last_counters: Vec<[LastCounter; PLACES]>,
@@ -32,7 +32,7 @@ struct LastCounter {
     largest_reading_us: u64,
 }
 
-impl Counters {
+impl CounterCheck {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
             has_fencing: scenario.settings.fencing,
@@ -42,7 +42,7 @@ impl Counters {
     }
 }
 
-impl Check for Counters {
+impl Check for CounterCheck {
     const RULE: &'static str = "counters";
 
     fn check_fact(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {

@@ -16,7 +16,7 @@ use crate::scenario::Scenario;
 
 type Value = [u8; 32];
 
-pub(crate) struct Notes {
+pub(crate) struct NoteCheck {
     has_notes: bool,
     /// For each task that observes an election: the largest term (the leader's fencing token) that it has received.
     /// Reset when the task begins another observation.
@@ -47,7 +47,7 @@ pub(crate) struct Notes {
     judged_cases: u64,
 }
 
-impl Notes {
+impl NoteCheck {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let delays = 4 * (scenario.net.delay + scenario.net.jitter) + MS;
         Self {
@@ -221,7 +221,7 @@ impl Notes {
     }
 }
 
-impl Check for Notes {
+impl Check for NoteCheck {
     const RULE: &'static str = "terms and notes";
 
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {

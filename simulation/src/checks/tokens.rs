@@ -10,7 +10,7 @@ use super::{ByValue, Check, Moment};
 use crate::facts::Fact;
 use crate::scenario::Scenario;
 
-pub(crate) struct Tokens {
+pub(crate) struct TokenCheck {
     attempt_events: ByValue<u64>,
     /// The fencing tokens that clients have received, by resource. Event numbers serve as the times of attempts and
     /// grants.
@@ -20,7 +20,7 @@ pub(crate) struct Tokens {
     shared_tokens: Option<SharedTokens>,
 }
 
-impl Tokens {
+impl TokenCheck {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         Self {
             attempt_events: ByValue::default(),
@@ -30,7 +30,7 @@ impl Tokens {
     }
 }
 
-impl Check for Tokens {
+impl Check for TokenCheck {
     const RULE: &'static str = "tokens";
 
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {

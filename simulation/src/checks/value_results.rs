@@ -30,7 +30,7 @@ pub(crate) struct ValueResults {
     /// this or a later step must take no units and start no work.
     lost_values: HashMap<usize, (u64, u8)>,
     created_at: HashMap<usize, u64>,
-    removals: Removals,
+    removals: RemovalHistory,
     /// Whether any master has restarted. Before the first restart, no value may be lost.
     restarted: bool,
     /// By task: its current call on a value.
@@ -50,7 +50,7 @@ struct Quota {
 
 /// The removals of values, by resource.
 #[derive(Default)]
-struct Removals {
+struct RemovalHistory {
     /// By resource: the number of the event at which the last removal ended. A call that began before this event may
     /// still report the removed value.
     ended_at: HashMap<usize, u64>,
@@ -64,7 +64,7 @@ struct Removals {
     creation_tokens: HashMap<usize, u64>,
 }
 
-impl Removals {
+impl RemovalHistory {
     /// Whether a removal of the value may have overlapped in time with the call `call`.
     fn may_overlap(&self, resource: usize, call: ValueCall) -> bool {
         let last_end = self.ended_at.get(&resource).copied().unwrap_or(0);

@@ -220,7 +220,9 @@ pub(crate) async fn client_without_fencing_is_refused_or_gets_no_token(kind: &'s
     let redlock = redlock.build().expect("good settings");
     // The error must name the fencing tokens, although the lock is held.
     let holder = redlock.acquire("job").await.expect("free");
-    let acquired = if let Some(_) = kind.needs_fencing() { kind.acquire(&redlock, Wait::None).await } else {
+    let acquired = if kind.needs_fencing().is_some() {
+        kind.acquire(&redlock, Wait::None).await
+    } else {
         holder.release().await;
         kind.acquire(&redlock, Wait::None).await
     };

@@ -231,9 +231,12 @@ const PERIOD: Duration = secs(10 * 365 * 24 * 3600);
 /// An extension that the body of a job must make, and the sender of its result.
 type Extension = (Duration, oneshot::Sender<Result<(), ExtendError>>);
 
+/// The result of a job whose body fails.
+type JobResult = Result<OnceOutcome<Result<(), ()>>, ValueError>;
+
 /// A job that runs. Its body waits for extensions until `extensions` is dropped, and then fails.
 struct RunningJob {
-    job: Shared<BoxFuture<'static, Result<OnceOutcome<Result<(), ()>>, ValueError>>>,
+    job: Shared<BoxFuture<'static, JobResult>>,
     token: Option<u64>,
     lost: Shared<BoxFuture<'static, LossCause>>,
     extensions: mpsc::UnboundedSender<Extension>,

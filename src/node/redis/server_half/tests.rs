@@ -37,7 +37,11 @@ fn memory() -> Memory {
 /// The scripts of a connection that has loaded all of them. The SHA1 digest of a script is its index.
 fn scripts(checked: bool) -> Scripts {
     let configuration = Configuration::new(1, Fingerprint::new(["a"]), None);
-    let mut scripts = if checked { Scripts::with_marker_check(configuration, RestartGuard::On) } else { Scripts::default() };
+    let mut scripts = if checked {
+        Scripts::with_marker_check(configuration, RestartGuard::On)
+    } else {
+        Scripts::default()
+    };
     for script in Script::ALL {
         let sha = format!("{:040}", script as usize);
         let loaded = scripts.handle_load_reply(script, &Value::Bulk(sha.as_bytes()));
@@ -437,13 +441,21 @@ fn free_slots(permits: u8) -> impl Strategy<Value = QueueInfo> {
 fn acquired(claim: &Claim) -> BoxedStrategy<Answer> {
     let queues = matches!(claim.fairness(), Fairness::Fair(_));
     let numbered = claim.fenced() || queues;
-    let counter = if numbered { (1..=MAX_NUMBER).prop_map(Some).boxed() } else { Just(None).boxed() };
+    let counter = if numbered {
+        (1..=MAX_NUMBER).prop_map(Some).boxed()
+    } else {
+        Just(None).boxed()
+    };
     let line = match claim.permit() {
         Some(permit) => free_slots(permit.permits()).prop_map(Some).boxed(),
         None if queues => queue_info(true).prop_map(Some).boxed(),
         None => Just(None).boxed(),
     };
-    let ttl = if numbered { of(millis()).boxed() } else { Just(None).boxed() };
+    let ttl = if numbered {
+        of(millis()).boxed()
+    } else {
+        Just(None).boxed()
+    };
     let refused = (ttl, line).prop_map(|(ttl_left, line)| Answer::Refused {
         ttl_left,
         line: line.map(Box::new),
@@ -574,13 +586,21 @@ fn batched_exchanges() -> impl Strategy<Value = Vec<(Request, Result<Answer, Fau
     (vec(item, 1..6), any::<bool>(), any::<bool>(), millis()).prop_flat_map(
         |(claims, queues, acquires, ttl)| {
             let exchange = |(claim, proposal): (Claim, u64)| {
-                let claim = Arc::new(claim.with_fairness(if queues { Fairness::Fair(None) } else { Fairness::Unordered }));
-                let request = if acquires { Request::Acquire {
-                    claim,
-                    ttl,
-                    // Some answers grant the proposed number.
-                    proposal: 1 + proposal % MAX_NUMBER,
-                } } else { Request::Release { claim, leave: true } };
+                let claim = Arc::new(claim.with_fairness(if queues {
+                    Fairness::Fair(None)
+                } else {
+                    Fairness::Unordered
+                }));
+                let request = if acquires {
+                    Request::Acquire {
+                        claim,
+                        ttl,
+                        // Some answers grant the proposed number.
+                        proposal: 1 + proposal % MAX_NUMBER,
+                    }
+                } else {
+                    Request::Release { claim, leave: true }
+                };
                 let proposed = match &request {
                     Request::Acquire { proposal, .. } => Answer::Granted {
                         counter: Some(*proposal),
