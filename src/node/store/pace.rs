@@ -1,10 +1,11 @@
-//! Which wake-ups this process needs from one store. A listener that polls uses this information to decide how to wait.
+//! Which wake-ups this process needs from one store. A listener uses this information to decide how to wait: one that
+//! polls, and one that rests while nobody waits.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// The wake-ups that a process currently needs from one store. A [`Listener`](super::Listener) that polls reads this
+/// The wake-ups that a process currently needs from one store. A [`Listener`](super::Listener) can read this
 /// value to decide how to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pace {

@@ -128,7 +128,8 @@ async fn waiter_is_woken_soon_after_the_release_and_then_listens_no_more() {
         guard.release().await;
         (waiter, acquired)
     });
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    // The listener rests 2 s after the last waiter, so this waiter must wait for longer.
+    tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(sql(&fleet.postgres[0], listening), "1\n");
     let released = Instant::now();
     guard.release().await;

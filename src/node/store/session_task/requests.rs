@@ -246,9 +246,7 @@ impl<S: Store> SessionTask<S> {
         let now = self.now();
         for JobRequest { queued, answer } in job.requests {
             let mut answer = answer.unwrap_or(Err(Fault::Withdrawn));
-            if self.shared.traits.looks {
-                self.note_waiter(&queued.request, &answer);
-            }
+            self.note_waiter(&queued.request, &answer);
             match (&queued.request, &mut answer) {
                 (Request::Watch { key, on: true }, Ok(_)) => {
                     let next = now + SUBSCRIPTION_TIME / 3;
@@ -267,7 +265,8 @@ impl<S: Store> SessionTask<S> {
         }
     }
 
-    /// Stores which client is directly ahead of the waiter in the queue. Only a listener that polls needs this.
+    /// Stores that a waiter of this process is queued, or has left the queue: a listener may rest while nobody waits. If
+    /// the listener polls, also stores which client is directly ahead of the waiter.
     fn note_waiter(&self, request: &Request, answer: &Result<Answer, Fault>) {
         let (claim, is_waiting) = match (request, answer) {
             (Request::Acquire { claim, .. }, Ok(Answer::Granted { .. }))
@@ -279,7 +278,11 @@ impl<S: Store> SessionTask<S> {
         let names = names::records_of_claim(claim);
         let waiter = is_waiting.then(|| QueuedWaiter {
             id: ticket.waiter.clone(),
-            behind: self.client_ahead(claim, &names),
+            behind: if self.shared.traits.looks {
+                self.client_ahead(claim, &names)
+            } else {
+                None
+            },
         });
         self.shared.listening.note_waiter(&names, waiter.as_ref());
     }
