@@ -420,6 +420,23 @@ impl Postgres {
         }
     }
 
+    /// Sets a parameter of the running server, and waits until new statements of all sessions use it. An empty value
+    /// restores the default.
+    ///
+    /// # Panics
+    ///
+    /// If the server refuses the parameter, or does not use it in time.
+    pub fn set_and_reload(&self, name: &str, value: &str) {
+        let set = format!("ALTER SYSTEM SET {name}='{value}'");
+        let used = format!("SELECT current_setting('{name}')='{value}'");
+        self.sql(&set).expect("the parameter exists");
+        self.sql("SELECT pg_reload_conf()").expect("reloaded");
+        let is_used = || self.sql(&used).is_ok_and(|used| used == "t\n");
+        assert!(crate::within(PATIENCE, is_used), "{name}");
+        // A session reads the parameters before its next statement, but the server wakes its other processes later.
+        std::thread::sleep(Duration::from_millis(300));
+    }
+
     /// The command that starts `psql` as the administrator. It reads statements from stdin.
     pub fn client(&self) -> Command {
         let mut command = Command::new(&self.programs.client);

@@ -7,6 +7,9 @@
 //! [`Connection`] closes the socket at once.
 //!
 //! A dropped request does no harm: the driver still reads its answer, and the next request gets its own.
+//!
+//! If an administrator cancels a commit that waits for a synchronous standby, the server reports the commit as done, and
+//! sends only a warning. So such a warning makes the request fail.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -16,9 +19,10 @@ use std::time::Duration;
 
 use quorate::node::{Fault, Protocol, other_protocol};
 use tokio_postgres::config::SslMode;
+use tokio_postgres::error::{DbError, Severity};
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{
-    AsyncMessage, Client, Config, Error, NoTls, Notification, SimpleQueryMessage,
+    AsyncMessage, Client, Config, Error, NoTls, Notification, SimpleQueryMessage, SimpleQueryRow,
 };
 
 use crate::dial::dial;
@@ -47,6 +51,10 @@ pub(crate) struct Driver {
     ended: bool,
     /// The notifications that were received, but not yet read.
     pub(crate) notifications: Vec<Notification>,
+    /// Whether the server has stopped to wait for a standby although a commit was not replicated.
+    is_unreplicated: bool,
+    /// Whether a request was sent whose answer has not arrived.
+    pub(crate) is_waiting: bool,
 }
 
 impl Connection {
@@ -82,6 +90,8 @@ impl Connection {
             inner: Box::new(inner),
             ended: false,
             notifications: Vec::new(),
+            is_unreplicated: false,
+            is_waiting: false,
         };
         Ok(Self { client, driver })
     }
@@ -134,18 +144,34 @@ pub(crate) type TextRow = Vec<Option<String>>;
 pub(crate) async fn text_rows(client: &Client, statements: &str) -> Result<Vec<TextRow>, Error> {
     let messages = client.simple_query(statements).await?;
     let rows = messages.into_iter().filter_map(|message| match message {
-        SimpleQueryMessage::Row(row) => {
-            let columns = (0..row.len()).map(|column| row.get(column).map(str::to_owned));
-            Some(columns.collect())
-        }
+        SimpleQueryMessage::Row(row) => Some(row),
         _ => None,
     });
-    Ok(rows.collect())
+    // A server with the encoding SQL_ASCII may send text that is not UTF-8.
+    let text = |row: SimpleQueryRow| {
+        let column = |column| Ok(row.try_get(column)?.map(str::to_owned));
+        (0..row.len()).map(column).collect()
+    };
+    rows.map(text).collect()
 }
 
 impl Driver {
     /// Executes a request of the client of this connection.
     pub(crate) async fn run<T>(
+        &mut self,
+        request: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Fault> {
+        self.is_waiting = true;
+        let answer = self.answer(request).await;
+        self.is_waiting = false;
+        if std::mem::take(&mut self.is_unreplicated) {
+            let why = "an administrator canceled a commit that waited for a synchronous standby";
+            return Err(Fault::Disconnected(why.into()));
+        }
+        answer
+    }
+
+    async fn answer<T>(
         &mut self,
         request: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Fault> {
@@ -206,6 +232,9 @@ impl Driver {
                 Poll::Ready(Some(Ok(AsyncMessage::Notification(message)))) => {
                     self.notifications.push(message);
                 }
+                Poll::Ready(Some(Ok(AsyncMessage::Notice(notice)))) => {
+                    self.is_unreplicated |= is_of_replication(&notice);
+                }
                 Poll::Ready(Some(Ok(_))) => {}
                 Poll::Ready(Some(Err(error))) => {
                     self.ended = true;
@@ -217,6 +246,16 @@ impl Driver {
         }
         Some(Ended::Silently)
     }
+}
+
+/// Whether the server warns that it has stopped to wait for a standby. The text depends on the language of the server,
+/// so the name of the server's function decides. A server that does not send this name may mean any warning.
+fn is_of_replication(notice: &DbError) -> bool {
+    let is_warning = notice.parsed_severity() == Some(Severity::Warning);
+    is_warning
+        && notice
+            .routine()
+            .is_none_or(|routine| routine == "SyncRepWaitForLSN")
 }
 
 /// How a connection has ended.

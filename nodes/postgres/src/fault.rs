@@ -73,8 +73,8 @@ static ROWS: [Row; 14] = [
         remedy: PREPARE },
     // A named statement that the server does not know: somebody else uses the session, as a pooler does.
     Row { codes: &["26000"], becomes: Becomes::Disconnected, said: "", remedy: "connect again" },
-    // A shutdown, a crash of another backend, an idle limit, an error of the connection.
-    Row { codes: &["57P01", "57P02", "57P05", "25P03", "08"], becomes: Becomes::Disconnected, said: "",
+    // A shutdown, a crash of another backend, a dropped database, a limit of the session, an error of the connection.
+    Row { codes: &["57P01", "57P02", "57P04", "57P05", "25P03", "25P04", "08"], becomes: Becomes::Disconnected, said: "",
         remedy: "connect again" },
     // Do not show the server's message: it repeats a part of the statement, which may contain stored data.
     Row { codes: &["42601"], becomes: Becomes::Unsupported,
@@ -124,6 +124,11 @@ pub(crate) fn of_tls(error: &io::Error, address: &Address) -> Fault {
     Fault::Unsupported(format!("{}: {remedy}", plain(&text)).into())
 }
 
+/// Whether the server has undone a statement because of other clients, for example because a row was locked.
+pub(crate) fn is_busy(error: &Error) -> bool {
+    fault(error, true) == Fault::Busy
+}
+
 /// Classifies an error. `connected` is false while the connection is being established.
 pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
     let lost = |why: String| {
@@ -156,6 +161,10 @@ pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
 }
 
 fn of_server(said: &DbError) -> Fault {
+    // The columns of a table were changed, so statements that were prepared before cannot be used.
+    if said.routine() == Some("RevalidateCachedQuery") {
+        return Fault::Disconnected(plain(said.message()).into());
+    }
     of_code(said.code().code(), said.message())
 }
 

@@ -10,8 +10,18 @@
 //!   start. A server that should be fast needs `synchronous_commit=off` at most, and sessions override that.
 //! - **An earlier timeline than this process has seen.** The server is an old primary, whose standby was promoted.
 //!
-//! If the row of the run does not fit the present table or server, the records come from a dump, or were emptied, or
-//! rewritten. The session then replaces the row, so the server counts as just started, and votes after `max_ttl`.
+//! The session replaces the row of the run in these cases. The server then counts as just started, and votes after
+//! `max_ttl`.
+//!
+//! - **The row belongs to another table or server.** The records come from a dump, or were emptied, or rewritten.
+//! - **The server was started since the row was written.** A clean restart forgets nothing, but a copy of the files that
+//!   was made after a clean shutdown looks the same. So does an old primary that was shut down cleanly before its
+//!   standby was promoted.
+//! - **The position in the WAL is lower than this process has seen in the same run.** A virtual machine was set back to
+//!   a snapshot that includes its memory.
+//!
+//! Not solved: a process reads the position only at the beginning of a session. So it does not notice a snapshot that is
+//! newer than its last session.
 
 use std::time::Duration;
 
@@ -20,6 +30,7 @@ use quorate::node::{Fault, ServerRun};
 use rand::RngExt as _;
 use tokio_postgres::{Client, Error};
 
+use crate::abandoned::{self, Abandoned, Backend};
 use crate::connection::{Connection, TextRow, text_rows};
 use crate::fault::{fault, unprepared, unreadable};
 use crate::pipeline::{Request, in_order};
@@ -32,11 +43,13 @@ const TRIES: usize = 4;
 
 /// The state of the server that decides whether it may vote.
 const STATE: &str = "SELECT pg_is_in_recovery(),current_setting('transaction_read_only')='on',\
-                     current_setting('fsync')='on',extract(epoch from pg_postmaster_start_time())::text";
+                     current_setting('fsync')='on',(extract(epoch from pg_postmaster_start_time())*1000000)::bigint,\
+                     pg_backend_pid(),(SELECT (extract(epoch from backend_start)*1000000)::bigint \
+                     FROM pg_stat_get_activity(pg_backend_pid()))";
 /// The identity of the server. It is equal in all databases of the server, on its replicas and on copies of its files.
 const IDENTITY: &str = "SELECT system_identifier FROM pg_control_system()";
-/// The name of the current WAL file, which begins with the timeline.
-const TIMELINE: &str = "SELECT pg_walfile_name(pg_current_wal_lsn())";
+/// The name of the current WAL file, which begins with the timeline, and the current position in the WAL.
+const WAL: &str = "SELECT pg_walfile_name(lsn),lsn-'0/0'::pg_lsn FROM pg_current_wal_lsn() lsn";
 
 /// The facts about a server at the beginning of a session.
 pub(crate) struct Met {
@@ -48,6 +61,8 @@ pub(crate) struct Met {
     server: String,
     /// The age of the run.
     age: Duration,
+    /// The backend that serves the session; `None` if it cannot be read.
+    pub(crate) backend: Option<Backend>,
     pub(crate) statements: Statements,
 }
 
@@ -65,14 +80,34 @@ pub(crate) async fn greet(
     connection: &mut Connection,
     timeout: Duration,
     seen: &FirstSight,
+    abandoned: &Abandoned,
 ) -> Result<Met, Fault> {
-    let asked = ask(connection, timeout).await?;
+    // Read the known position before the server is asked: another session may note a higher one meanwhile.
+    let known = seen.position();
+    let past = abandoned.all();
+    let asked = ask(connection, timeout, &past).await?;
+    abandoned.remove(&past);
     let identity = asked.votes()?;
     let (filenode, path) = asked.fits()?;
-    let (row, statements) = run_row(connection, &identity, &path).await?;
-    let age = seen.age(&row.id, row.aged);
+    let place = Place {
+        identity: &identity,
+        path: &path,
+        started: asked.started,
+    };
+    let (mut row, statements) = run_row(connection, &place).await?;
+    let is_behind = |known| asked.position.is_some_and(|now| now < known);
+    if known.is_some_and(|(run, known)| run == row.id && is_behind(known)) {
+        row = begin_again(connection, &place, &row.id).await?;
+    }
+    let age = seen.age(&row.id, row.aged, asked.position);
+    // If the user may not read the identity, another user may have written it into the row.
+    let identity = if identity.is_empty() {
+        digits(row.server)
+    } else {
+        identity
+    };
     let server = match &*identity {
-        // The user may not read the identity. The time of the start is equal in all databases of the server.
+        // No user of this database may read it. The time of the start is equal in all databases of the server.
         "" => format!("postgres started at {}", asked.started),
         identity => format!("postgres {identity}"),
     };
@@ -81,6 +116,7 @@ pub(crate) async fn greet(
         filenode,
         server,
         age,
+        backend: asked.backend,
         statements,
     })
 }
@@ -91,22 +127,30 @@ struct Asked {
     is_standby: bool,
     is_read_only: bool,
     is_synced: bool,
-    /// When the server was started, by its wall clock.
-    started: String,
+    /// When the server was started, by its wall clock, in microseconds since 1970. A running server does not change it.
+    started: i64,
     /// The system identifier of the server; empty if the user may not read it.
     identity: String,
     /// The timeline of the server; `None` if it cannot be read.
     timeline: Option<u32>,
+    /// The position in the WAL, in bytes; `None` if it cannot be read.
+    position: Option<u64>,
+    backend: Option<Backend>,
     schema: Schema,
 }
 
-/// Sets the session up, and asks for everything that [`Asked`] contains, in one round trip.
-async fn ask(connection: &mut Connection, timeout: Duration) -> Result<Asked, Fault> {
+/// Sets the session up, ends the backends `past`, and asks for everything that [`Asked`] contains, in one round trip.
+async fn ask(
+    connection: &mut Connection,
+    timeout: Duration,
+    past: &[Backend],
+) -> Result<Asked, Fault> {
     let settings = sql::settings(timeout);
     let tables = tables::question();
+    let end = abandoned::end(past);
     let [vanished, alive] = VANISHED;
     let texts = [
-        &settings, vanished, alive, STATE, IDENTITY, TIMELINE, &tables,
+        &settings, vanished, alive, &end, STATE, IDENTITY, WAL, &tables,
     ];
     let Connection { client, driver } = connection;
     let ask = |text: &&'_ str| -> Request<'_, Result<Vec<TextRow>, Error>> {
@@ -116,26 +160,35 @@ async fn ask(connection: &mut Connection, timeout: Duration) -> Result<Asked, Fa
     };
     let requests = texts.iter().map(ask).collect();
     let answers = driver.run(async { Ok(in_order(requests).await) }).await?;
-    let answers: Result<[_; 7], _> = answers.try_into();
-    // Errors of these are no obstacle: an operating system without the setting, a standby, or a missing right.
-    let Ok([set, _, _, state, identity, timeline, tables]) = answers else {
+    let answers: Result<[_; 8], _> = answers.try_into();
+    // Errors of the others are no obstacle: an operating system without the setting, a standby, or a missing right.
+    let Ok([set, _, _, _, state, identity, wal, tables]) = answers else {
         return Err(unreadable());
     };
     let failed = |error: Error| fault(&error, true);
     set.map_err(failed)?;
     let state = state.map_err(failed)?;
     let is = |column: usize| text(&state, column).as_deref() == Some("t");
+    let started = text(&state, 3).and_then(|started| started.parse().ok());
+    let backend = text(&state, 4).and_then(|pid| {
+        let pid = pid.parse().ok()?;
+        let started = text(&state, 5)?.parse().ok()?;
+        Some(Backend { pid, started })
+    });
+    let wal = wal.unwrap_or_default();
     Ok(Asked {
         is_standby: is(0),
         is_read_only: is(1),
         is_synced: is(2),
-        started: text(&state, 3).unwrap_or_default(),
+        started: started.ok_or_else(unreadable)?,
         identity: identity
             .ok()
             .and_then(|rows| text(&rows, 0))
             .map(digits)
             .unwrap_or_default(),
-        timeline: timeline.ok().and_then(|rows| timeline_of(&text(&rows, 0)?)),
+        timeline: text(&wal, 0).and_then(|file| timeline_of(&file)),
+        position: text(&wal, 1).and_then(|position| position.parse().ok()),
+        backend,
         schema: Schema::read(&tables.map_err(failed)?),
     })
 }
@@ -183,7 +236,11 @@ impl Asked {
     fn fits(&self) -> Result<(i64, String), Fault> {
         suits(&self.schema)?;
         if let Some(misfit) = self.schema.misfits().first() {
-            return Err(unprepared(&misfit.text()));
+            return Err(if misfit.needs_administrator() {
+                Fault::Unprepared(misfit.text().into())
+            } else {
+                unprepared(&misfit.text())
+            });
         }
         let missing = self.schema.missing_rights();
         if !missing.is_empty() {
@@ -219,6 +276,16 @@ pub(crate) fn suits(schema: &Schema) -> Result<(), Fault> {
     }
 }
 
+/// The facts that the row of the current run must contain.
+struct Place<'a> {
+    /// The system identifier of the server; empty if the user may not read it.
+    identity: &'a str,
+    /// The path of the file of the records.
+    path: &'a str,
+    /// When the server was started, in microseconds since 1970.
+    started: i64,
+}
+
 /// The row of the current run.
 #[derive(Debug, PartialEq, Eq)]
 struct RunRow {
@@ -227,6 +294,8 @@ struct RunRow {
     file: String,
     /// The system identifier of the server that wrote the row; empty if its client could not read it.
     server: String,
+    /// When the server was started, in microseconds since 1970.
+    started: i64,
     /// For how long clients have watched the run, in microseconds.
     aged: i64,
 }
@@ -237,36 +306,47 @@ impl RunRow {
             id: text(rows, 0)?,
             file: text(rows, 1)?,
             server: text(rows, 2)?,
-            aged: text(rows, 3)?.parse().ok()?,
+            started: text(rows, 3)?.parse().ok()?,
+            aged: text(rows, 4)?.parse().ok()?,
         })
     }
 
-    fn is_of(&self, identity: &str, path: &str) -> bool {
+    fn is_of(&self, place: &Place<'_>) -> bool {
+        let identity = place.identity;
         let is_server = self.server.is_empty() || identity.is_empty() || self.server == identity;
         // The id becomes a part of statements.
         let is_id = self.id.len() == 32 && self.id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_server && is_id && self.file == path
+        is_server && is_id && self.file == place.path && self.started == place.started
     }
 }
 
-const READ: &str = "SELECT id,file,server,aged FROM quorate.run WHERE one=1";
+const READ: &str = "SELECT id,file,server,started,aged FROM quorate.run WHERE one=1";
 
-/// Reads the row of the current run. Writes it if the table is empty, or if the row belongs to another table or server.
-/// Prepares the common statements in the same round trip.
-async fn run_row(
-    connection: &mut Connection,
-    identity: &str,
-    path: &str,
-) -> Result<(RunRow, Statements), Fault> {
-    let id = format!(
+/// A new random id of a run.
+fn new_id() -> String {
+    format!(
         "{:032x}",
         rand::make_rng::<rand::rngs::StdRng>().random::<u128>()
-    );
+    )
+}
+
+/// Reads the row of the current run. Writes it if the table is empty, or if the row belongs to another table or server,
+/// or to an earlier start of the server. Prepares the common statements in the same round trip.
+async fn run_row(
+    connection: &mut Connection,
+    place: &Place<'_>,
+) -> Result<(RunRow, Statements), Fault> {
+    let Place {
+        identity,
+        path,
+        started,
+    } = place;
+    let id = new_id();
     let insert = format!(
-        "INSERT INTO quorate.run (one,id,file,server,aged) VALUES (1,'{id}','{path}','{identity}',0) \
-         ON CONFLICT DO NOTHING;{READ}"
+        "INSERT INTO quorate.run (one,id,file,server,started,aged) \
+         VALUES (1,'{id}','{path}','{identity}',{started},0) ON CONFLICT DO NOTHING;{READ}"
     );
-    let Connection { client, driver } = connection;
+    let Connection { client, driver } = &mut *connection;
     let asked = async {
         let requests: [Request<'_, _>; 2] = [
             Box::pin(async { text_rows(client, &insert).await.map(Ok) }),
@@ -278,22 +358,49 @@ async fn run_row(
             .collect::<Result<Vec<_>, Error>>()
     };
     let mut answers = driver.run(asked).await?.into_iter();
-    let (Some(Ok(mut rows)), Some(Err(statements))) = (answers.next(), answers.next()) else {
+    let (Some(Ok(rows)), Some(Err(statements))) = (answers.next(), answers.next()) else {
         return Err(unreadable());
     };
+    match RunRow::read(&rows) {
+        Some(row) if row.is_of(place) => Ok((row, statements)),
+        _ => Ok((replaced(connection, place).await?, statements)),
+    }
+}
+
+/// Replaces a row that does not fit, unless another session has just done so. Returns the row.
+async fn replaced(connection: &mut Connection, place: &Place<'_>) -> Result<RunRow, Fault> {
+    let Place {
+        identity,
+        path,
+        started,
+    } = place;
     for _ in 0..TRIES {
-        let row = RunRow::read(&rows);
-        if let Some(row) = row.filter(|row| row.is_of(identity, path)) {
-            return Ok((row, statements));
-        }
+        let id = new_id();
         // The condition is checked again with the current row, so a run that another session has begun is kept.
         let replace = format!(
-            "UPDATE quorate.run SET id='{id}',file='{path}',server='{identity}',aged=0 \
-             WHERE one=1 AND (file<>'{path}' OR server<>'{identity}' OR id !~ '^[0-9a-f]{{32}}$');{READ}"
+            "UPDATE quorate.run SET id='{id}',file='{path}',server='{identity}',started={started},aged=0 \
+             WHERE one=1 AND (file<>'{path}' OR server<>'{identity}' OR started<>{started} \
+             OR id !~ '^[0-9a-f]{{32}}$');{READ}"
         );
-        rows = connection.ask(&replace).await?;
+        let row = RunRow::read(&connection.ask(&replace).await?);
+        if let Some(row) = row.filter(|row| row.is_of(place)) {
+            return Ok(row);
+        }
     }
     Err(unprepared("the table quorate.run cannot be used"))
+}
+
+/// Ends the run `old`, unless another session has just done so, and begins another. Returns the row of the current run.
+async fn begin_again(
+    connection: &mut Connection,
+    place: &Place<'_>,
+    old: &str,
+) -> Result<RunRow, Fault> {
+    let id = new_id();
+    let replace =
+        format!("UPDATE quorate.run SET id='{id}',aged=0 WHERE one=1 AND id='{old}';{READ}");
+    let row = RunRow::read(&connection.ask(&replace).await?);
+    row.filter(|row| row.is_of(place)).ok_or_else(unreadable)
 }
 
 #[cfg(test)]
@@ -347,21 +454,35 @@ mod tests {
     }
 
     #[test]
-    fn row_of_another_table_or_server_is_not_used() {
+    fn row_of_another_table_server_or_start_is_not_used() {
         const FILE: &str = "base/5/7";
         let row = |server: &str| RunRow {
             id: "0123456789abcdef0123456789abcdef".into(),
             file: "base/5/7".into(),
             server: server.into(),
+            started: 9,
             aged: 0,
         };
-        assert!(row("1").is_of("1", FILE) && row("").is_of("1", FILE) && row("1").is_of("", FILE));
-        assert!(!row("1").is_of("2", FILE) && !row("1").is_of("1", "base/6/7"));
+        let place = |identity, path, started| Place {
+            identity,
+            path,
+            started,
+        };
+        let here = place("1", FILE, 9);
+        assert!(row("1").is_of(&here) && row("").is_of(&here));
+        assert!(row("1").is_of(&place("", FILE, 9)));
+        for other in [
+            place("2", FILE, 9),
+            place("1", "base/6/7", 9),
+            place("1", FILE, 10),
+        ] {
+            assert!(!row("1").is_of(&other));
+        }
         let odd = RunRow {
             id: "' OR".into(),
             ..row("1")
         };
-        assert!(!odd.is_of("1", FILE));
+        assert!(!odd.is_of(&here));
     }
 
     #[test]

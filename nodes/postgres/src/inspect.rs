@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use quorate::node::{Fault, NodeName};
 use quorate::{Inspection, MissingRight, Purpose};
 
+use crate::abandoned::Abandoned;
 use crate::connection::Connection;
 use crate::fault::plain;
 use crate::greet::greet;
@@ -36,7 +37,8 @@ const FACTS: [(&str, &str); 9] = [
     ("max_connections", "current_setting('max_connections')"),
     (
         "connections",
-        "(SELECT count(*) FROM pg_stat_activity WHERE backend_type='client backend')",
+        // An ordinary user may not see the kinds of backends of other users.
+        "(SELECT sum(numbackends) FROM pg_stat_database)",
     ),
     // The part of the queue of notifications that is in use. NOTIFY fails if the queue is full.
     ("notification_queue_usage", "pg_notification_queue_usage()"),
@@ -47,9 +49,15 @@ const FACTS: [(&str, &str); 9] = [
     ),
 ];
 
-pub(crate) async fn inspect(name: &NodeName, address: &Address, seen: &FirstSight) -> Inspection {
+pub(crate) async fn inspect(
+    name: &NodeName,
+    address: &Address,
+    seen: &FirstSight,
+    abandoned: &Abandoned,
+) -> Inspection {
     let mut found = Inspection::new(name.clone());
-    let looking = tokio::time::timeout(PATIENCE, examine(address, seen, &mut found)).await;
+    let examining = examine(address, seen, abandoned, &mut found);
+    let looking = tokio::time::timeout(PATIENCE, examining).await;
     found.fault = match looking {
         Ok(Ok(())) => None,
         Ok(Err(fault)) => Some(fault),
@@ -61,6 +69,7 @@ pub(crate) async fn inspect(name: &NodeName, address: &Address, seen: &FirstSigh
 async fn examine(
     address: &Address,
     seen: &FirstSight,
+    abandoned: &Abandoned,
     found: &mut Inspection,
 ) -> Result<(), Fault> {
     let began = Instant::now();
@@ -70,7 +79,7 @@ async fn examine(
     let number = connection.version().split(' ').next().unwrap_or_default();
     found.version = Some(plain(number));
     facts(&mut connection, found).await?;
-    let met = greet(&mut connection, address.timeout, seen).await?;
+    let met = greet(&mut connection, address.timeout, seen, abandoned).await?;
     found.connecting = Some(began.elapsed());
     let greeting = met.greeting();
     found.run_id = Some(greeting.run.as_str().to_owned());

@@ -28,6 +28,7 @@
 //!
 //! Connect to the server itself, and not to a connection pooler such as pgbouncer.
 
+mod abandoned;
 #[cfg(feature = "tls-rustls")]
 mod certificates;
 mod connection;

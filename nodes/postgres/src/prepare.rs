@@ -147,6 +147,9 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
     }
     let misfits = before.misfits();
     let is_whole = version == VERSION && misfits.is_empty();
+    if let Some(misfit) = misfits.iter().find(|misfit| misfit.needs_administrator()) {
+        return Err(Fault::Unprepared(misfit.text().into()));
+    }
     if !is_whole {
         if !before.exists {
             connection.ask(&format!("CREATE SCHEMA {SCHEMA}")).await?;
@@ -184,9 +187,13 @@ fn repair(misfit: Misfit) -> String {
             let table = TABLES.iter().find(|table| table.name == name);
             table.map_or(String::new(), |table| table.create.to_owned())
         }
+        Misfit::Foreign(_) | Misfit::Active(_) => String::new(),
         Misfit::Unlogged => format!("ALTER TABLE {SCHEMA}.{} SET LOGGED", RECORD.name),
         // The row must not be kept: it may be older than a crash of the server.
-        Misfit::Logged => format!("DROP TABLE {SCHEMA}.{};{}", RUN.name, RUN.create),
+        Misfit::Logged => {
+            let name = RUN.name;
+            format!("TRUNCATE {SCHEMA}.{name};ALTER TABLE {SCHEMA}.{name} SET UNLOGGED")
+        }
     }
 }
 

@@ -20,11 +20,12 @@ use quorate::fork::PerProcess;
 
 /// An age in a row above this limit (100 years) is not credible and counts as zero.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// The shortest growth of an age that is written into the row.
-const SHORTEST_GROWTH: Duration = Duration::from_secs(1);
-/// An age is written again when it has grown by a part of itself: a tenth. So a process writes about 120 times a day,
-/// and a new process believes at least 10/11 of the true age.
-const GROWTH: u32 = 10;
+/// An age below this limit (10 min) is written again when it has grown by a 32nd part of itself, but at least by 100 ms
+/// and at most by 1 s. A command that tries once stays connected for a 32nd part of `max_ttl`, but at most for about
+/// 1 s. So each such process adds to the age while the votes of the server do not count.
+const YOUNG: Duration = Duration::from_secs(600);
+/// A larger age is written again when it has grown by a tenth. So a new process believes at least 10/11 of the true age.
+const OLD_GROWTH: u32 = 10;
 
 /// The last run that this process saw at one address.
 #[derive(Debug, Default)]
@@ -38,6 +39,8 @@ struct Seen {
     base: Duration,
     /// The largest age that is known to be in the row.
     written: Duration,
+    /// The highest position in the WAL that this process has seen in this run, in bytes.
+    position: u64,
 }
 
 impl Seen {
@@ -51,9 +54,22 @@ impl FirstSight {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The age of the run `run`, whose row shows the age `aged` in microseconds.
-    pub(crate) fn age(&self, run: &str, aged: i64) -> Duration {
-        self.age_at(Instant::now(), run, aged)
+    /// The last run, and the highest position in the WAL that this process has seen in it. A lower position shows that
+    /// the server was set back.
+    pub(crate) fn position(&self) -> Option<(String, u64)> {
+        let seen = self.seen();
+        seen.as_ref().map(|seen| (seen.run.clone(), seen.position))
+    }
+
+    /// The age of the run `run`, whose row shows the age `aged` in microseconds. Notes the run and the position of its
+    /// server in the WAL.
+    pub(crate) fn age(&self, run: &str, aged: i64, position: Option<u64>) -> Duration {
+        let age = self.age_at(Instant::now(), run, aged);
+        let mut seen = self.seen();
+        if let Some(seen) = seen.as_mut().filter(|seen| seen.run == run) {
+            seen.position = seen.position.max(position.unwrap_or(0));
+        }
+        age
     }
 
     fn age_at(&self, now: Instant, run: &str, aged: i64) -> Duration {
@@ -65,11 +81,13 @@ impl FirstSight {
         let known = seen.as_ref().filter(|seen| seen.run == run);
         let age = known.map_or(Duration::ZERO, |seen| seen.age(now)).max(aged);
         let written = known.map_or(Duration::ZERO, |seen| seen.written).max(aged);
+        let position = known.map_or(0, |seen| seen.position);
         *seen = Some(Seen {
             run: run.to_owned(),
             at: now,
             base: age,
             written,
+            position,
         });
         age
     }
@@ -83,8 +101,7 @@ impl FirstSight {
         let mut seen = self.seen();
         let seen = seen.as_mut().filter(|seen| seen.run == run)?;
         let age = seen.age(now);
-        let growth = (seen.written / GROWTH).max(SHORTEST_GROWTH);
-        if age < seen.written + growth {
+        if age < seen.written + growth(seen.written) {
             return None;
         }
         seen.written = age;
@@ -92,10 +109,24 @@ impl FirstSight {
     }
 }
 
+/// How much an age must have grown before it is written again.
+fn growth(written: Duration) -> Duration {
+    let (least, most) = (Duration::from_millis(100), Duration::from_secs(1));
+    if written < YOUNG {
+        (written / 32).clamp(least, most)
+    } else {
+        written / OLD_GROWTH
+    }
+}
+
 /// The statement that writes this age into the row of the run `run`.
 pub(crate) fn raise(run: &str, age: Duration) -> String {
     let age = i64::try_from(age.as_micros()).unwrap_or(0);
-    format!("UPDATE quorate.run SET aged={age} WHERE id='{run}' AND aged<{age}")
+    // The next request of the session waits behind this statement.
+    format!(
+        "SELECT set_config('lock_timeout','30',true);\
+         UPDATE quorate.run SET aged={age} WHERE id='{run}' AND aged<{age}"
+    )
 }
 
 /// The latest timelines that this process has seen, by the system identifier of the server.
@@ -138,19 +169,22 @@ mod tests {
     }
 
     #[test]
-    fn age_is_written_when_it_has_grown_by_a_second_and_a_tenth() {
+    fn age_is_written_when_it_has_grown_by_a_second_and_later_by_a_tenth() {
         let (seen, start) = (FirstSight::default(), Instant::now());
         assert_eq!(seen.due_at(start, "a"), None);
         seen.age_at(start, "a", 0);
-        assert_eq!(seen.due_at(start + SECOND / 2, "a"), None);
+        assert_eq!(seen.due_at(start + SECOND / 20, "a"), None);
         assert_eq!(seen.due_at(start + SECOND, "b"), None);
         assert_eq!(seen.due_at(start + SECOND, "a"), Some(SECOND));
         assert_eq!(seen.due_at(start + SECOND, "a"), None);
         assert_eq!(seen.due_at(start + 100 * SECOND, "a"), Some(100 * SECOND));
-        assert_eq!(seen.due_at(start + 109 * SECOND, "a"), None);
-        assert_eq!(seen.due_at(start + 110 * SECOND, "a"), Some(110 * SECOND));
+        assert_eq!(seen.due_at(start + 100 * SECOND + SECOND / 2, "a"), None);
+        assert_eq!(seen.due_at(start + 101 * SECOND, "a"), Some(101 * SECOND));
+        assert_eq!(seen.due_at(start + 900 * SECOND, "a"), Some(900 * SECOND));
+        assert_eq!(seen.due_at(start + 989 * SECOND, "a"), None);
+        assert_eq!(seen.due_at(start + 990 * SECOND, "a"), Some(990 * SECOND));
         let times =
-            (111..86_400).filter(|second| seen.due_at(start + *second * SECOND, "a").is_some());
+            (991..86_400).filter(|second| seen.due_at(start + *second * SECOND, "a").is_some());
         assert!(times.count() < 100);
     }
 

@@ -11,14 +11,15 @@ use rand::rngs::StdRng;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
+use crate::abandoned::{Abandoned, Backend};
 use crate::connection::Connection;
-use crate::fault::unreadable;
+use crate::fault::{is_busy, unreadable};
 use crate::greet::Met;
 use crate::listener;
 use crate::pipeline::{Request, in_order};
 use crate::run::{FirstSight, raise};
 use crate::sql::{Kind, LONGEST_NAME, LONGEST_WORD, Statements};
-use crate::steps::{Param, column, steps};
+use crate::steps::{Param, Step, column, steps};
 
 /// A session with one server, in which the client reads and changes the records of locks.
 pub struct PostgresSession {
@@ -35,6 +36,8 @@ pub struct PostgresSession {
     paged: Option<(u64, Vec<u8>)>,
     /// Whether the server has refused to remove records, because the user in the URL lacks the right `DELETE`.
     removal_denied: Arc<AtomicBool>,
+    backend: Option<Backend>,
+    abandoned: Arc<Abandoned>,
 }
 
 impl PostgresSession {
@@ -43,6 +46,7 @@ impl PostgresSession {
         met: Met,
         seen: Arc<FirstSight>,
         removal_denied: Arc<AtomicBool>,
+        abandoned: Arc<Abandoned>,
     ) -> Self {
         Self {
             connection,
@@ -53,6 +57,8 @@ impl PostgresSession {
             draw: rand::make_rng(),
             paged: None,
             removal_denied,
+            backend: met.backend,
+            abandoned,
         }
     }
 
@@ -85,6 +91,47 @@ impl PostgresSession {
         u64::try_from(column::<i64>(row, 0)?).map_err(|_| unreadable())
     }
 
+    /// Executes these statements, and stores the outcomes of their commits. Returns the server's clock, and the statements
+    /// that had no effect because somebody else has locked a row.
+    async fn execute<'a>(
+        &mut self,
+        mut steps: Vec<Step<'a>>,
+        outcomes: &mut [Option<Committed>],
+    ) -> Result<(Option<u64>, Vec<Step<'a>>), Fault> {
+        let mut statements = Vec::new();
+        for step in &steps {
+            statements.push(self.statement(step.kind).await?);
+        }
+        let Connection { client, driver } = &mut self.connection;
+        let requests = steps.iter_mut().zip(statements).map(|(step, statement)| {
+            let params = std::mem::take(&mut step.params);
+            let request: Request<'_, _> = Box::pin(query(client, statement, params));
+            request
+        });
+        let requests = requests.collect();
+        let unless_busy = |answer: Result<Vec<Row>, Error>| match answer {
+            Err(error) if !is_busy(&error) => Err(error),
+            answer => Ok(answer.ok()),
+        };
+        let answers = async {
+            let answers = in_order(requests).await.into_iter();
+            answers.map(unless_busy).collect::<Result<Vec<_>, _>>()
+        };
+        let answers = driver.run(answers).await?;
+        let (mut clock, mut locked) = (None, Vec::new());
+        for (step, rows) in steps.into_iter().zip(answers) {
+            let Some(rows) = rows else {
+                locked.push(step);
+                continue;
+            };
+            if step.kind != Kind::Place {
+                clock = clock.max(Some(self.clock(&rows)?));
+            }
+            step.read(&rows, outcomes)?;
+        }
+        Ok((clock, locked))
+    }
+
     /// Writes the age of the run into its row if it is due. Does not wait for the answer.
     async fn raise_age(&mut self) {
         let Some(age) = self.seen.due(&self.run) else {
@@ -93,6 +140,19 @@ impl PostgresSession {
         let raise = raise(&self.run, age);
         let Connection { client, driver } = &mut self.connection;
         driver.send(client.batch_execute(&raise)).await;
+    }
+
+    /// Removes the rows of records that do not exist, from the name `first` to the name `last` (`None`: to the end).
+    /// Commits of several records leave such rows behind if they have no effect. Does not wait for the answer.
+    async fn sweep(&mut self, first: Vec<u8>, last: Option<Vec<u8>>) -> Result<(), Fault> {
+        if self.removal_denied.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let statement = self.statement(Kind::Sweep).await?;
+        let Connection { client, driver } = &mut self.connection;
+        let params: Vec<Param<'_>> = vec![Box::new(first), Box::new(last)];
+        driver.send(query(client, statement, params)).await;
+        Ok(())
     }
 
     /// Sends the wake-ups of these commits, and does not wait for the answer: wake-ups are only hints.
@@ -116,6 +176,17 @@ impl PostgresSession {
         let params: Vec<Param<'_>> = vec![Box::new(channels), Box::new(words)];
         driver.send(query(client, statement, params)).await;
         Ok(())
+    }
+}
+
+/// The server may still execute the last request, for as long as no standby confirms it. The next session ends that.
+impl Drop for PostgresSession {
+    fn drop(&mut self) {
+        if let Some(backend) = self.backend
+            && self.connection.driver.is_waiting
+        {
+            self.abandoned.add(backend);
+        }
     }
 }
 
@@ -158,7 +229,6 @@ fn records(rows: &[Row]) -> Result<Vec<NamedRecord>, Fault> {
 
 impl Session for PostgresSession {
     async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
-        self.raise_age().await;
         let wanted: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
         let rows = self.query(Kind::Load, vec![Box::new(wanted)]).await?;
         let clock = Some(self.clock(&rows)?);
@@ -174,6 +244,7 @@ impl Session for PostgresSession {
             record.unwrap_or_default()
         });
         let what = what.collect();
+        self.raise_age().await;
         Ok(Clocked { what, clock })
     }
 
@@ -184,39 +255,21 @@ impl Session for PostgresSession {
             ));
         }
         let draw = &mut self.draw;
-        let mut steps = steps(commits, || draw.random_range(1..1 << 62));
-        let mut statements = Vec::new();
-        for step in &steps {
-            statements.push(self.statement(step.kind).await?);
-        }
-        let Connection { client, driver } = &mut self.connection;
-        let requests = steps.iter_mut().zip(statements).map(|(step, statement)| {
-            let params = std::mem::take(&mut step.params);
-            let request: Request<'_, _> = Box::pin(query(client, statement, params));
-            request
-        });
-        let requests = requests.collect();
-        let answers = async {
-            in_order(requests)
-                .await
-                .into_iter()
-                .collect::<Result<Vec<_>, Error>>()
-        };
-        let answers = driver.run(answers).await?;
+        let steps = steps(commits, || draw.random_range(1..1 << 62));
         let mut outcomes: Vec<Option<Committed>> = commits.iter().map(|_| None).collect();
-        let mut clock = None;
-        for (step, rows) in steps.into_iter().zip(answers) {
-            if step.kind != Kind::Place {
-                clock = clock.max(Some(self.clock(&rows)?));
-            }
-            step.read(&rows, &mut outcomes)?;
+        let (mut clock, locked) = self.execute(steps, &mut outcomes).await?;
+        let again: Vec<Step<'_>> = locked.into_iter().flat_map(Step::without_locked).collect();
+        if !again.is_empty() {
+            clock = clock.max(self.execute(again, &mut outcomes).await?.0);
         }
-        let what: Option<Vec<Committed>> = outcomes.into_iter().collect();
-        let what = what.ok_or_else(unreadable)?;
+        // A commit whose row somebody else has locked had no effect. The caller reads the record again.
+        let stale = |outcome: Option<Committed>| outcome.unwrap_or(Committed::Stale);
+        let what: Vec<Committed> = outcomes.into_iter().map(stale).collect();
         self.wake(commits, &what).await?;
         if clock.is_none() {
             clock = self.load(&[]).await?.clock;
         }
+        self.raise_age().await;
         Ok(Clocked { what, clock })
     }
 
@@ -228,7 +281,7 @@ impl Session for PostgresSession {
         let first = paged.map(|(_, first)| first).unwrap_or_default();
         let skipped = i64::try_from(skipped).unwrap_or(i64::MAX);
         let params: Vec<Param<'_>> = vec![
-            Box::new(first),
+            Box::new(first.clone()),
             Box::new(i64::from(count)),
             Box::new(skipped),
         ];
@@ -240,6 +293,12 @@ impl Session for PostgresSession {
             let next = [last, &[0][..]].concat();
             (from + what.len() as u64, next)
         });
+        if skipped == 0 {
+            let is_full = what.len() as u64 >= u64::from(count);
+            let last = what.last().filter(|_| is_full);
+            self.sweep(first, last.map(|(name, _)| name.clone()))
+                .await?;
+        }
         Ok(Clocked { what, clock })
     }
 

@@ -42,9 +42,13 @@ macro_rules! head {
 
 /// The rows that a statement wants to change or to remove. `held` locks them in the order of their names.
 macro_rules! held {
-    () => {
-        "held AS MATERIALIZED (SELECT r.name FROM want w JOIN quorate.record r ON r.name=w.name \
-         AND r.version=w.version AND r.state IS NOT NULL ORDER BY r.name FOR UPDATE OF r)"
+    ($skip:literal) => {
+        concat!(
+            "held AS MATERIALIZED (SELECT r.name FROM want w JOIN quorate.record r ON r.name=w.name \
+             AND r.version=w.version AND r.state IS NOT NULL ORDER BY r.name FOR UPDATE OF r",
+            $skip,
+            ")"
+        )
     };
 }
 
@@ -56,17 +60,21 @@ macro_rules! fits {
     };
 }
 
-/// Changes each of several records that has its version.
-const CHANGE_MANY: &str = concat!(
-    "WITH want AS MATERIALIZED (SELECT * FROM unnest($1::bytea[],$2::bigint[],$3::bytea[]) \
-         w(name,version,state)),",
-    held!(),
-    ",done AS (UPDATE quorate.record r SET version=r.version+1,\
-         state=w.state FROM held h JOIN want w ON w.name=h.name WHERE r.name=h.name RETURNING r.name) \
-         SELECT ",
-    head!(),
-    ",d.names FROM (SELECT array(SELECT name FROM done) AS names OFFSET 0) d"
-);
+/// Changes each of several records that has its version. `skip` decides about records whose rows are locked.
+macro_rules! change_many {
+    ($skip:literal) => {
+        concat!(
+            "WITH want AS MATERIALIZED (SELECT * FROM unnest($1::bytea[],$2::bigint[],$3::bytea[]) \
+             w(name,version,state)),",
+            held!($skip),
+            ",done AS (UPDATE quorate.record r SET version=r.version+1,\
+             state=w.state FROM held h JOIN want w ON w.name=h.name WHERE r.name=h.name RETURNING r.name) \
+             SELECT ",
+            head!(),
+            ",d.names FROM (SELECT array(SELECT name FROM done) AS names OFFSET 0) d"
+        )
+    };
+}
 
 /// Creates each of several records that does not exist.
 const CREATE: &str = concat!(
@@ -119,10 +127,14 @@ pub(crate) enum Kind {
     Remove,
     /// Sends wake-ups.
     Wake,
+    /// Does the same as `ChangeMany`, but skips records whose rows are locked.
+    ChangeFree,
+    /// Removes rows with the state NULL, which no commit is using, from a part of the names.
+    Sweep,
 }
 
 /// The number of statements.
-const KINDS: usize = 10;
+const KINDS: usize = 12;
 /// The statements that nearly every session needs. They are prepared together when the session begins.
 const COMMON: [Kind; 4] = [Kind::Load, Kind::Change, Kind::Create, Kind::Wake];
 
@@ -147,7 +159,8 @@ impl Kind {
                 head!(),
                 ",d.version FROM (SELECT (SELECT version FROM done) AS version OFFSET 0) d"
             ),
-            Self::ChangeMany => CHANGE_MANY,
+            Self::ChangeMany => change_many!(""),
+            Self::ChangeFree => change_many!(" SKIP LOCKED"),
             Self::Create => CREATE,
             Self::Place => {
                 "INSERT INTO quorate.record (name,version) \
@@ -163,14 +176,21 @@ impl Kind {
             ),
             Self::Remove => concat!(
                 "WITH want AS MATERIALIZED (SELECT * FROM unnest($1::bytea[],$2::bigint[]) w(name,version)),",
-                held!(),
+                held!(""),
                 " DELETE FROM quorate.record r USING held h WHERE r.name=h.name"
             ),
+            // A commit of several records that loses its row has no effect, and its client repeats it.
+            Self::Sweep => {
+                "DELETE FROM quorate.record WHERE ctid=ANY(ARRAY(SELECT ctid FROM quorate.record WHERE name>=$1 \
+                 AND ($2::bytea IS NULL OR name<=$2) AND state IS NULL ORDER BY name LIMIT 64 FOR UPDATE SKIP LOCKED))"
+            }
             // A notification in the transaction of the change would hold the queue's lock while the change waits for
             // the disk: 1,993 instead of 5,313 changes/s. This transaction of its own does not wait for the disk.
+            // The queue's lock is one for the whole server. Another client's notification may hold it for as long as its
+            // commit takes, and the next request of this session must not wait for so long.
             Self::Wake => {
-                "SELECT set_config('synchronous_commit','off',true),pg_notify(w.channel,w.word) \
-                 FROM unnest($1::text[],$2::text[]) w(channel,word)"
+                "SELECT set_config('synchronous_commit','off',true),set_config('lock_timeout','30',true),\
+                 pg_notify(w.channel,w.word) FROM unnest($1::text[],$2::text[]) w(channel,word)"
             }
         }
     }
@@ -211,14 +231,18 @@ impl Statements {
 /// of each statement.
 ///
 /// `synchronous_commit=on` makes the commits of this session durable, whatever the default of the server is. Each user
-/// may set it. `default_transaction_read_only` is not set: an administrator may have turned it on to stop all writes.
+/// may set it. A canceled wait for a standby shows itself only by a warning, so warnings are not suppressed.
+///
+/// `lock_timeout` is a quarter of the limit: a batch with one locked row must end in time, so that the other commits of
+/// the batch get their answers. `default_transaction_read_only` is not set: an administrator may have turned it on to stop all writes.
 pub(crate) fn settings(limit: Duration) -> String {
     let limit = limit.as_millis();
+    let locks = (limit / 4).max(1);
     format!(
         "SET synchronous_commit=on;SET default_transaction_isolation='read committed';\
-         SET default_transaction_deferrable=off;SET lock_timeout={limit};SET statement_timeout={limit};\
+         SET default_transaction_deferrable=off;SET lock_timeout={locks};SET statement_timeout={limit};\
          SET idle_in_transaction_session_timeout=0;SET idle_session_timeout=0;SET search_path=pg_catalog;\
-         SET client_min_messages=error;SET plan_cache_mode=force_generic_plan;SET jit=off;SET enable_seqscan=off;\
+         SET client_min_messages=warning;SET plan_cache_mode=force_generic_plan;SET jit=off;SET enable_seqscan=off;\
          SET enable_hashjoin=off;SET enable_mergejoin=off"
     )
 }
@@ -249,6 +273,8 @@ mod tests {
             Kind::Page,
             Kind::Remove,
             Kind::Wake,
+            Kind::ChangeFree,
+            Kind::Sweep,
         ];
         for (number, kind) in all.into_iter().enumerate() {
             assert_eq!(kind as usize, number);

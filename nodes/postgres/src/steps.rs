@@ -199,7 +199,25 @@ fn joint<'a>(
     });
 }
 
-impl Step<'_> {
+impl<'a> Step<'a> {
+    /// The statements that execute the commits of this statement without those whose rows are locked. Called after the
+    /// server has refused this statement because a row was locked.
+    pub(crate) fn without_locked(self) -> Vec<Step<'a>> {
+        match (self.kind, self.shows) {
+            (Kind::ChangeMany, Shows::Names(singles)) => {
+                let kind = Kind::ChangeFree;
+                let step = change_many(singles);
+                vec![Step { kind, ..step }]
+            }
+            // A name that another client is just creating can be neither seen nor skipped.
+            (Kind::Create, Shows::Names(singles)) if singles.len() > 1 => singles
+                .into_iter()
+                .map(|single| create(vec![single]))
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Reads the outcome of each commit from the answer of this statement, and stores it in `outcomes`.
     pub(crate) fn read(
         self,

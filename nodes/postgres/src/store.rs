@@ -7,6 +7,7 @@ use quorate::Inspection;
 use quorate::node::store::{Greeting, Store, Traits};
 use quorate::node::{Fault, NodeName};
 
+use crate::abandoned::Abandoned;
 use crate::connection::Connection;
 use crate::greet::greet;
 use crate::inspect::inspect;
@@ -27,6 +28,7 @@ pub struct Postgres {
     /// Whether the server has refused to remove records. If so, no session of this process tries to remove records
     /// again.
     removal_denied: Arc<AtomicBool>,
+    abandoned: Arc<Abandoned>,
 }
 
 impl Postgres {
@@ -57,6 +59,7 @@ impl Postgres {
             address,
             seen: Arc::default(),
             removal_denied: Arc::default(),
+            abandoned: Arc::default(),
         })
     }
 }
@@ -74,17 +77,20 @@ impl Store for Postgres {
         Traits::new(address.timeout)
             .lanes(address.lanes)
             .batch(BATCH)
+            .counts_age()
     }
 
     async fn connect(&self) -> Result<(PostgresSession, Greeting), Fault> {
         let mut connection = Connection::open(&self.address).await?;
-        let met = greet(&mut connection, self.address.timeout, &self.seen).await?;
+        let timeout = self.address.timeout;
+        let met = greet(&mut connection, timeout, &self.seen, &self.abandoned).await?;
         let greeting = met.greeting();
         let session = PostgresSession::new(
             connection,
             met,
             self.seen.clone(),
             self.removal_denied.clone(),
+            self.abandoned.clone(),
         );
         Ok((session, greeting))
     }
@@ -94,6 +100,6 @@ impl Store for Postgres {
     }
 
     async fn inspect(&self) -> Inspection {
-        inspect(&self.name, &self.address, &self.seen).await
+        inspect(&self.name, &self.address, &self.seen, &self.abandoned).await
     }
 }

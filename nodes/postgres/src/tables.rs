@@ -7,14 +7,13 @@
 //!
 //! - **The row of `quorate.run` begins a run of the server.** The table is UNLOGGED: the server empties it after each
 //!   event in which it may have lost commits. These are a crash of the server or of one backend, the promotion of a
-//!   standby, and a start on a copy of the files of a running server. A clean restart keeps the row.
+//!   standby, and a start on a copy of the files of a running server.
+//! - **The row also contains the time at which the server was started.** A clean restart keeps the row, and so does a
+//!   start on a copy of the files that was made after a clean shutdown. The time alone would not do:
 //!   `pg_postmaster_start_time()` does not change if one backend crashes, although commits are lost (PostgreSQL 15).
 //! - **`fillfactor=50`** keeps room for the next version of a row on its page. So 99.99 % of 200,000 changes wrote no
 //!   index entry, and the table stayed at 106 kB. The thresholds of autovacuum are absolute, because the table is small
 //!   and changes often; `toast.` is for queues of more than 2 kB, which the server stores elsewhere.
-//!
-//! Not solved: a copy of the files that was made after a clean shutdown keeps the row, so its clients do not notice
-//! that it is old. The operator must empty `quorate.run` before the copy is used.
 
 /// The schema of all tables.
 pub(crate) const SCHEMA: &str = "quorate";
@@ -54,7 +53,8 @@ pub(crate) const RUN: Table = Table {
     name: "run",
     persistence: "u",
     create: "CREATE UNLOGGED TABLE IF NOT EXISTS quorate.run (\
-             one int PRIMARY KEY,id text NOT NULL,file text NOT NULL,server text NOT NULL,aged bigint NOT NULL)",
+             one int PRIMARY KEY,id text NOT NULL,file text NOT NULL,server text NOT NULL,\
+             started bigint NOT NULL,aged bigint NOT NULL)",
     needed: &["SELECT", "INSERT", "UPDATE"],
     rights: "SELECT, INSERT, UPDATE",
 };
@@ -76,6 +76,15 @@ pub(crate) fn grants() -> Vec<String> {
     std::iter::once(usage).chain(tables).collect()
 }
 
+/// Whether the owner of a table is neither the owner of the schema or of the database, nor a superuser. This owner could
+/// change the records.
+const FOREIGN: &str = "(c.relowner<>n.nspowner \
+     AND c.relowner<>(SELECT datdba FROM pg_database WHERE datname=current_database()) \
+     AND NOT coalesce((SELECT rolsuper FROM pg_roles WHERE pg_roles.oid=c.relowner),false))";
+/// Whether a trigger, a rule or a policy may change the effect of statements on a table.
+const ACTIVE: &str = "(c.relrowsecurity OR EXISTS(SELECT FROM pg_rewrite WHERE ev_class=c.oid) \
+     OR EXISTS(SELECT FROM pg_trigger WHERE tgrelid=c.oid AND NOT tgisinternal))";
+
 /// The query whose rows [`Schema::read`] parses. It needs no right on the schema or its tables.
 pub(crate) fn question() -> String {
     let has = |right: &str| {
@@ -83,7 +92,7 @@ pub(crate) fn question() -> String {
     };
     format!(
         "SELECT obj_description(n.oid,'pg_namespace'),c.relname,c.relpersistence,pg_relation_filenode(c.oid),\
-         pg_relation_filepath(c.oid),{},{},{},{} FROM pg_namespace n \
+         pg_relation_filepath(c.oid),{},{},{},{},{FOREIGN},{ACTIVE} FROM pg_namespace n \
          LEFT JOIN pg_class c ON c.relnamespace=n.oid AND c.relkind='r' AND c.relname IN ('record','run') \
          WHERE n.nspname='{SCHEMA}'",
         has("SELECT"),
@@ -113,6 +122,8 @@ struct Found {
     filenode: Option<i64>,
     path: Option<String>,
     rights: Vec<&'static str>,
+    is_foreign: bool,
+    is_active: bool,
 }
 
 /// The fault of a table.
@@ -123,12 +134,30 @@ pub(crate) enum Misfit {
     Unlogged,
     /// The table `run` is not UNLOGGED, so it would not show a crash of the server.
     Logged,
+    /// The table belongs to a user who owns neither the schema nor the database.
+    Foreign(&'static str),
+    /// The table has a trigger, a rule or row security.
+    Active(&'static str),
 }
 
 impl Misfit {
+    /// Whether only an administrator can decide how to correct the table.
+    pub(crate) fn needs_administrator(self) -> bool {
+        matches!(self, Self::Foreign(_) | Self::Active(_))
+    }
+
     /// The fault of the table as a clause of an error message.
     pub(crate) fn text(self) -> String {
         match self {
+            Self::Foreign(name) => format!(
+                "the table {SCHEMA}.{name} belongs to another user than the schema: drop the table if you do not trust \
+                 this user, or change its owner"
+            ),
+            Self::Active(name) => {
+                format!(
+                    "the table {SCHEMA}.{name} has a trigger, a rule or row security: remove it"
+                )
+            }
             Self::Missing(name) => format!("the table {SCHEMA}.{name} is missing"),
             Self::Unlogged => format!(
                 "the table {SCHEMA}.record is UNLOGGED, so a crash of the server would empty it"
@@ -165,6 +194,8 @@ impl Schema {
                 filenode: column(3).and_then(|number| number.parse().ok()),
                 path: column(4).map(str::to_owned),
                 rights: rights.collect(),
+                is_foreign: column(9) == Some("t"),
+                is_active: column(10) == Some("t"),
             });
         }
         schema
@@ -189,6 +220,8 @@ impl Schema {
     pub(crate) fn misfits(&self) -> Vec<Misfit> {
         let of = |table: &&'static Table| match self.find(table) {
             None => Some(Misfit::Missing(table.name)),
+            Some(found) if found.is_foreign => Some(Misfit::Foreign(table.name)),
+            Some(found) if found.is_active => Some(Misfit::Active(table.name)),
             Some(found) if found.persistence == table.persistence => None,
             Some(_) if table.persistence == "p" => Some(Misfit::Unlogged),
             Some(_) => Some(Misfit::Logged),
@@ -259,7 +292,7 @@ mod tests {
     fn missing_schema_and_schema_without_tables_are_incomplete() {
         let none = Schema::read(&[]);
         assert!(!none.exists && none.version.is_none());
-        let mut empty = vec![None; 9];
+        let mut empty = vec![None; 11];
         let read = Schema::read(&[empty.clone()]);
         assert!(read.exists && read.version.is_none());
         assert_eq!(

@@ -68,6 +68,11 @@ pub struct Traits {
     /// If `true`, the listener polls, or blocks on the [wait lock](WaitLock) that
     /// [`Pace::Behind`](super::Pace::Behind) names. If `false`, the store notifies the listener.
     pub looks: bool,
+    /// Whether the store's sessions write the age of the server's run to the server; by default `false`.
+    ///
+    /// If `true`, each session is used several times per second as long as the votes of the server do not count. So even
+    /// a process that ends soon adds to the age.
+    pub counts_age: bool,
 }
 
 impl Traits {
@@ -79,6 +84,7 @@ impl Traits {
             batch: 1,
             wakes: true,
             looks: false,
+            counts_age: false,
         }
     }
 
@@ -100,6 +106,15 @@ impl Traits {
     pub fn looks(self) -> Self {
         Self {
             looks: true,
+            ..self
+        }
+    }
+
+    /// Declares that the store's sessions write the age of the server's run to the server.
+    #[must_use]
+    pub fn counts_age(self) -> Self {
+        Self {
+            counts_age: true,
             ..self
         }
     }
@@ -344,7 +359,7 @@ pub struct Wake {
 /// Receives the wake-ups that are addressed to one process.
 pub trait Listener: Send + 'static {
     /// Gives the listener the [`Pacer`], which says for which wake-ups the process waits. Called once, before the first
-    /// call of `next`. A listener that does not poll the store ignores the pacer.
+    /// call of `next`. A listener that neither polls the store nor rests while nobody waits ignores the pacer.
     fn follow(&mut self, pacer: Pacer) {
         let _ = pacer;
     }

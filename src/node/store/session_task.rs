@@ -47,6 +47,10 @@ const MAX_QUEUE_TIMEOUTS: u32 = 10;
 /// It does this to check that the store still answers.
 const IDLE_LIMIT: Duration = Duration::from_secs(2);
 
+/// The same time (200 ms) while the votes of the server do not count, if the sessions of the store write the age of the
+/// server's run to the server ([`Traits::counts_age`](super::contract::Traits::counts_age)).
+const IDLE_LIMIT_IN_QUARANTINE: Duration = Duration::from_millis(200);
+
 /// Runs the task for the session with the index `index`. `pending` are the releases that an earlier task did not
 /// deliver.
 ///
@@ -203,7 +207,8 @@ impl<S: Store> SessionTask<S> {
             let now = self.now();
             // Without a request, contact the store only after a time without answers.
             let has_no_jobs = self.jobs.is_empty();
-            if has_no_jobs && self.batch.is_empty() && now < online.last_answer + IDLE_LIMIT {
+            let idle_at = online.last_answer + self.idle_limit(guarded_until);
+            if has_no_jobs && self.batch.is_empty() && now < idle_at {
                 continue;
             }
             self.refresh_date(online).await;
@@ -285,6 +290,15 @@ impl<S: Store> SessionTask<S> {
         Some((earliest, Moment { now, reading }))
     }
 
+    /// For how long the task leaves a session unused. The votes of the server do not count until `guarded_until`.
+    fn idle_limit(&self, guarded_until: Instant) -> Duration {
+        if self.shared.traits.counts_age && self.now() < guarded_until {
+            IDLE_LIMIT_IN_QUARANTINE
+        } else {
+            IDLE_LIMIT
+        }
+    }
+
     /// Waits for requests, and sorts them into jobs (groups of requests that share records). Requests that list all
     /// records stay in `batch`.
     async fn collect_requests(&mut self, guarded_until: Instant, last_answer: Instant) {
@@ -311,7 +325,7 @@ impl<S: Store> SessionTask<S> {
         self.renew_watches(now);
         // Nothing to do: sleep until a request arrives, or until something else is due.
         if self.batch.is_empty() {
-            let idle_at = last_answer + IDLE_LIMIT;
+            let idle_at = last_answer + self.idle_limit(guarded_until);
             let wake_at = self
                 .pending_releases
                 .wake_at()

@@ -69,6 +69,14 @@ pub(crate) fn sql(server: &Server, statements: &str) -> String {
     said.unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// Sends a signal to a process of a server.
+pub(crate) fn kill(signal: &str, pid: &str) {
+    let status = std::process::Command::new("kill")
+        .args([signal, pid])
+        .status();
+    assert!(status.expect("kill").success(), "{signal} {pid}");
+}
+
 /// An administrator's session in the database `locks`. It keeps its locks until it is dropped.
 pub(crate) struct Console(Child);
 

@@ -36,23 +36,27 @@ async fn let_it_age(store: &Postgres) {
     let mut session = session(store).await;
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     for _ in 0..2 {
+        // The second answer shows that the age was written.
         session.load(&[name("a")]).await.expect("answered");
     }
 }
 
 #[tokio::test]
-async fn clean_restart_keeps_the_run_and_its_age() {
+async fn clean_restart_keeps_the_records_and_begins_a_run_without_an_age() {
     let Some((server, one)) = server(options()).await else {
         return;
     };
     let first = greeting(&one).await;
+    let version = put(&mut session(&one).await, "a", 0, "s").await;
     let_it_age(&one).await;
     server.shut_down().expect("down");
     server.start_again().expect("up");
-    let next = greeting(&store(&server)).await;
-    assert_eq!(next.run, first.run);
-    assert_eq!(next.server, first.server);
-    assert!(uptime(&next) >= Duration::from_secs(1), "{next:?}");
+    for next in [greeting(&one).await, greeting(&store(&server)).await] {
+        assert_ne!(next.run, first.run);
+        assert_eq!(next.server, first.server);
+        assert!(uptime(&next) < Duration::from_secs(1), "{next:?}");
+    }
+    assert_eq!(get(&mut session(&one).await, "a").await.version, version);
 }
 
 #[tokio::test]
@@ -210,18 +214,82 @@ async fn copy_of_the_files_of_a_running_server_begins_a_run() {
     assert!(uptime(&next) < Duration::from_secs(1), "{next:?}");
 }
 
-/// This is the only event that the guard does not notice. The operator must empty `quorate.run`.
 #[tokio::test]
-async fn copy_of_the_files_of_a_stopped_server_begins_a_run_only_if_its_row_is_removed() {
+async fn copy_of_the_files_of_a_stopped_server_begins_a_run() {
     let Some((server, one)) = server(options()).await else {
         return;
     };
     let first = greeting(&one).await;
+    let_it_age(&one).await;
     server.shut_down().expect("down");
     let copy = server.start_copy().expect("a copy");
-    assert_eq!(greeting(&store(&copy)).await.run, first.run);
-    sql(&copy, "DELETE FROM quorate.run");
-    assert_ne!(greeting(&store(&copy)).await.run, first.run);
+    let next = greeting(&store(&copy)).await;
+    assert_ne!(next.run, first.run);
+    assert!(uptime(&next) < Duration::from_secs(1), "{next:?}");
+}
+
+#[tokio::test]
+async fn primary_that_was_stopped_cleanly_and_started_by_mistake_begins_a_run() {
+    let Some((primary, one)) = server(options()).await else {
+        return;
+    };
+    let first = greeting(&one).await;
+    let_it_age(&one).await;
+    let standby = match primary.start_standby() {
+        Ok(standby) => standby,
+        Err(error) => return report_not_run(&error.to_string()),
+    };
+    primary.shut_down().expect("down");
+    standby.sql("SELECT pg_promote()").expect("promoted");
+    put(&mut session(&store(&standby)).await, "a", 0, "held").await;
+    primary.start_again().expect("up");
+    // In this process, the earlier timeline shows the old primary, too. A new process has seen no timeline.
+    sql(
+        &primary,
+        "CREATE ROLE locks LOGIN;GRANT USAGE ON SCHEMA quorate TO locks;\
+         GRANT ALL ON ALL TABLES IN SCHEMA quorate TO locks;\
+         REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC",
+    );
+    let new_process = store_at(&primary.url_of("locks", "locks"));
+    let next = greeting(&new_process).await;
+    assert_ne!(next.run, first.run);
+    assert!(uptime(&next) < Duration::from_secs(1), "{next:?}");
+}
+
+#[tokio::test]
+async fn server_that_was_set_back_within_a_run_begins_another_run() {
+    let Some((server, one)) = server(options()).await else {
+        return;
+    };
+    let all = "SELECT id,started FROM quorate.run";
+    let data = server.dir().join("data");
+    let copy = server.dir().join("old");
+    greeting(&one).await;
+    server.shut_down().expect("down");
+    let copied = std::process::Command::new("cp")
+        .arg("-a")
+        .args([&data, &copy])
+        .status();
+    assert!(copied.expect("cp").success());
+    server.start_again().expect("up");
+    sql(&server, "SELECT pg_switch_wal()");
+    let_it_age(&one).await;
+    let first = greeting(&one).await;
+    server.shut_down().expect("down");
+    std::fs::remove_dir_all(&data).expect("removed");
+    std::fs::rename(&copy, &data).expect("renamed");
+    server.start_again().expect("up");
+    // A snapshot of a virtual machine contains the memory of the server, and so the time of its start.
+    let set_back = format!(
+        "UPDATE quorate.run SET id='{}',started=(extract(epoch from pg_postmaster_start_time())*1000000)::bigint",
+        first.run.as_str()
+    );
+    sql(&server, &set_back);
+    assert!(sql(&server, all).contains(first.run.as_str()));
+    for next in [greeting(&one).await, greeting(&store(&server)).await] {
+        assert_ne!(next.run, first.run);
+        assert!(uptime(&next) < Duration::from_secs(1), "{next:?}");
+    }
 }
 
 #[tokio::test]
@@ -311,6 +379,48 @@ async fn new_process_takes_over_the_age_that_others_have_counted() {
         ),
         "0\n"
     );
+}
+
+/// Commands that try once stay connected for a 32nd part of `max_ttl` if there is no quorum.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_that_try_once_end_the_restart_guard_together() {
+    let Some((server, _)) = server(options()).await else {
+        return;
+    };
+    let ttl = Duration::from_secs(4);
+    let url = format!("{}?timeout=1s", server.url("locks"));
+    let mut tries = 0;
+    loop {
+        let store = Postgres::open(&url).expect("a URL");
+        let builder = Redlock::builder().node(StoreNode::new(store));
+        let builder = builder.ttl(ttl).max_ttl(ttl);
+        let process = builder
+            .restart_guard(RestartGuard::On)
+            .build()
+            .expect("a Redlock");
+        if let Ok(TryAcquire::Acquired(_)) = process.try_acquire("a").await {
+            break;
+        }
+        tries += 1;
+        assert!(tries < 40, "the restart guard must end");
+        tokio::time::sleep(ttl / 32 + Duration::from_millis(150)).await;
+    }
+    assert!(tries > 8, "{tries}");
+}
+
+#[tokio::test]
+async fn session_that_only_commits_counts_the_age() {
+    let Some((server, one)) = server(options()).await else {
+        return;
+    };
+    let mut session = session(&one).await;
+    let mut version = 0;
+    for _ in 0..6 {
+        version = put(&mut session, "a", version, "s").await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let taken = uptime(&greeting(&store(&server)).await);
+    assert!(taken >= Duration::from_millis(700), "{taken:?}");
 }
 
 #[tokio::test]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Console, change, check, commit, get, name, of, options, put, server, session, sql, version,
-    wake,
+    Console, change, check, commit, get, kill, name, of, options, put, server, session, sql,
+    version, wake,
 };
 use quorate::node::store::{
     Commit, Committed, Listener as _, Pacer, Record, Session as _, Store as _,
@@ -250,28 +250,139 @@ async fn change_that_waits_for_a_row_is_not_executed_after_its_session_is_closed
 }
 
 #[tokio::test]
-async fn change_of_a_row_that_somebody_holds_is_refused_as_busy_in_time() {
+async fn change_of_a_row_that_somebody_holds_has_no_effect_and_is_answered_in_time() {
     let (server, _) = store!();
-    let store = quorate_postgres::Postgres::open(&format!("{}?timeout=300ms", server.url("locks")))
+    let store = quorate_postgres::Postgres::open(&format!("{}?timeout=400ms", server.url("locks")))
         .unwrap();
     let mut one = session(&store).await;
     let first = put(&mut one, "a", 0, "first").await;
-    let _console = Console::open(
+    let console = Console::open(
         &server,
         "BEGIN; SELECT 1 FROM quorate.record WHERE name='a' FOR UPDATE",
     );
     let began = Instant::now();
-    let fault = one
-        .commit(&[of(change("a", first, "late"))])
-        .await
-        .unwrap_err();
-    assert_eq!(fault.kind(), "busy", "{fault}");
-    assert!(began.elapsed() < Duration::from_secs(2));
+    let said = one.commit(&[of(change("a", first, "late"))]).await.unwrap();
+    assert_eq!(said.what, [Committed::Stale]);
+    assert!(said.clock.is_some());
+    assert!(began.elapsed() < Duration::from_millis(390));
     assert_eq!(
         get(&mut one, "a").await.state,
         b"first",
         "the session must still be usable"
     );
+    drop(console);
+    let free = || sql(&server, "SELECT name FROM quorate.record FOR UPDATE NOWAIT").len() > 1;
+    assert!(quorate_testbed::within(Duration::from_secs(5), free));
+    put(&mut one, "a", first, "next").await;
+}
+
+#[tokio::test]
+async fn other_commits_of_a_batch_are_applied_although_somebody_holds_a_row() {
+    let (server, store) = store!();
+    let mut one = session(&store).await;
+    let process: Arc<str> = "0123456789abcdef".into();
+    let mut listener = store.listen(process.clone()).await.unwrap();
+    let a = put(&mut one, "a", 0, "a").await;
+    let b = put(&mut one, "b", 0, "b").await;
+    let c = put(&mut one, "c", 0, "c").await;
+    let _console = Console::open(
+        &server,
+        "BEGIN; SELECT 1 FROM quorate.record WHERE name='a' FOR UPDATE",
+    );
+    let mut free = of(change("b", b, "b2"));
+    free.wakes = vec![wake(&process, b"b is free")];
+    let batch = [
+        of(change("a", a, "a2")),
+        free,
+        of(change("new", 0, "n")),
+        commit(vec![change("c", c, "no"), change("a", a, "no")]),
+    ];
+    let began = Instant::now();
+    let said = one.commit(&batch).await.unwrap().what;
+    let done: Vec<bool> = said.iter().map(|one| *one != Committed::Stale).collect();
+    assert_eq!(done, [false, true, true, false]);
+    assert!(began.elapsed() < Duration::from_secs(4));
+    assert_eq!(listener.next().await.unwrap(), [b"b is free"]);
+    for (key, state) in [("a", "a"), ("b", "b2"), ("new", "n"), ("c", "c")] {
+        let record = get(&mut one, key).await;
+        assert_eq!(record.state, state.as_bytes(), "{key}");
+    }
+    assert_eq!(get(&mut one, "b").await.version, version(&said[1]));
+}
+
+#[tokio::test]
+async fn notification_of_another_client_that_is_not_committed_yet_delays_no_commit() {
+    let (server, _) = store!();
+    let store =
+        quorate_postgres::Postgres::open(&format!("{}?timeout=2s", server.url("locks"))).unwrap();
+    let mut one = session(&store).await;
+    let mut version = put(&mut one, "a", 0, "s").await;
+    // The notification holds the queue of the whole server while its commit waits for a standby. The stopped process
+    // keeps this state when commits no longer wait.
+    server.set_and_reload("synchronous_standby_names", "nobody");
+    let mut notify = server.client();
+    notify.args(["--command", "CREATE TABLE elsewhere (); NOTIFY elsewhere"]);
+    let mut notify = notify.spawn().expect("psql");
+    let waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event='SyncRep'";
+    let pid = || server.sql(waiting).expect("a list").trim().to_owned();
+    assert!(quorate_testbed::within(Duration::from_secs(10), || !pid().is_empty()));
+    let pid = pid();
+    kill("-STOP", &pid);
+    server.set_and_reload("synchronous_standby_names", "");
+    let began = Instant::now();
+    for _ in 0..4 {
+        let mut change = of(change("a", version, "s"));
+        change.wakes = vec![wake("0123456789abcdef", b"w")];
+        let said = one.commit(&[change]).await.unwrap();
+        version = crate::common::version(&said.what[0]);
+    }
+    let took = began.elapsed();
+    kill("-CONT", &pid);
+    kill("-TERM", &pid);
+    notify.wait().expect("ended");
+    assert!(took < Duration::from_millis(450), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn canceled_commit_that_waited_for_a_standby_is_not_reported_as_done() {
+    let (server, store) = store!();
+    let mut one = session(&store).await;
+    put(&mut one, "a", 0, "s").await;
+    server.set_and_reload("synchronous_standby_names", "nobody");
+    let commits = tokio::spawn(async move { one.commit(&[of(change("b", 0, "s"))]).await });
+    let cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event='SyncRep'";
+    let canceled = || server.sql(cancel).expect("a list").contains('t');
+    let server = &server;
+    let canceled =
+        tokio::task::block_in_place(|| quorate_testbed::within(Duration::from_secs(10), canceled));
+    assert!(canceled, "the commit must wait");
+    let fault = commits.await.expect("no panic").unwrap_err();
+    assert_eq!(fault.kind(), "disconnected", "{fault}");
+    server.set_and_reload("synchronous_standby_names", "");
+}
+
+#[tokio::test]
+async fn abandoned_commits_that_wait_for_a_standby_do_not_pile_up() {
+    let (server, store) = store!();
+    let mut one = session(&store).await;
+    put(&mut one, "a", 0, "s").await;
+    server.set_and_reload("synchronous_standby_names", "nobody");
+    for key in ["b", "c", "d", "e", "f"] {
+        let commit = [of(change(key, 0, "s"))];
+        let waits = tokio::time::timeout(Duration::from_millis(300), one.commit(&commit)).await;
+        assert!(waits.is_err(), "the commit must wait");
+        drop(one);
+        one = session(&store).await;
+    }
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event='SyncRep'";
+    let ended = || server.sql(waiting).expect("a number") == "0\n";
+    assert!(
+        quorate_testbed::within(Duration::from_secs(3), ended),
+        "{}",
+        server.sql(waiting).expect("a number")
+    );
+    server.set_and_reload("synchronous_standby_names", "");
+    assert_eq!(get(&mut one, "a").await.state, b"s");
 }
 
 #[tokio::test]
@@ -419,6 +530,27 @@ async fn pages_of_records_are_sorted_by_name_and_continue_after_the_previous_pag
     assert_eq!(session.page(2, 2).await.unwrap().what[0].0, b"c");
     let none = session.page(3, 2).await.unwrap();
     assert!(none.what.is_empty() && none.clock.is_some());
+}
+
+#[tokio::test]
+async fn rows_of_records_that_were_never_created_are_removed_with_the_next_page() {
+    let (server, store) = store!();
+    let mut session = session(&store).await;
+    let b = put(&mut session, "b", 0, "b").await;
+    for key in ["a", "c", "d"] {
+        let stale = commit(vec![change(key, 0, "no"), change("b", b + 9, "no")]);
+        let said = session.commit(&[stale]).await.unwrap();
+        assert_eq!(said.what, [Committed::Stale]);
+    }
+    let rows = "SELECT count(*) FROM quorate.record";
+    assert_eq!(sql(&server, rows), "4\n");
+    session.page(0, 1).await.unwrap();
+    get(&mut session, "b").await;
+    assert_eq!(sql(&server, rows), "3\n", "the page ends at b");
+    session.page(1, 1).await.unwrap();
+    get(&mut session, "b").await;
+    assert_eq!(sql(&server, rows), "1\n");
+    assert_eq!(get(&mut session, "b").await.version, b);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -197,3 +197,71 @@ async fn inspection_shows_version_settings_and_round_trip() {
     let identity = found.identity.expect("an identity");
     assert!(identity.starts_with("postgres 7"), "{identity}");
 }
+
+#[tokio::test]
+async fn table_with_a_trigger_or_of_another_owner_is_refused() {
+    let Some((server, one)) = server(options()).await else {
+        return;
+    };
+    sql(
+        &server,
+        "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';CREATE USER other",
+    );
+    for (wrong, text, right) in [
+        (
+            "CREATE TRIGGER t BEFORE UPDATE ON quorate.record FOR EACH ROW EXECUTE FUNCTION skip()",
+            "trigger",
+            "DROP TRIGGER t ON quorate.record",
+        ),
+        (
+            "ALTER TABLE quorate.run OWNER TO other",
+            "another user",
+            "ALTER TABLE quorate.run OWNER TO postgres",
+        ),
+    ] {
+        sql(&server, wrong);
+        let fault = one.connect().await.err().expect("unprepared");
+        assert_eq!(fault.kind(), "unprepared", "{fault}");
+        assert!(fault.to_string().contains(text), "{fault}");
+        let refused = prepare(&server.url("locks")).await.expect_err(text);
+        assert!(refused.to_string().contains(text), "{refused}");
+        sql(&server, right);
+        session(&one).await;
+    }
+}
+
+#[tokio::test]
+async fn repair_of_the_table_of_the_run_keeps_its_grants() {
+    let Some((server, _)) = server(options()).await else {
+        return;
+    };
+    sql(&server, "CREATE USER locker");
+    let grants = prepare(&server.url("locks"))
+        .await
+        .expect("prepared")
+        .grants;
+    for grant in &grants {
+        sql(&server, &grant.replace("TO USER", "TO locker"));
+    }
+    sql(&server, "ALTER TABLE quorate.run SET LOGGED");
+    prepare(&server.url("locks")).await.expect("repaired");
+    session(&store_at(&server.url_of("locker", "locks"))).await;
+}
+
+#[tokio::test]
+async fn text_that_is_not_utf_8_makes_an_inspection_fail_without_a_panic() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    server
+        .sql("CREATE DATABASE locks TEMPLATE template0 ENCODING 'SQL_ASCII'")
+        .expect("created");
+    let url = server.url("locks");
+    prepare(&url).await.expect("prepared");
+    sql(
+        &server,
+        "DO $$ BEGIN EXECUTE 'COMMENT ON SCHEMA quorate IS ' || quote_literal(convert_from('\\xff'::bytea,'SQL_ASCII')); END $$",
+    );
+    assert!(store_at(&url).connect().await.is_err());
+    assert!(store_at(&url).inspect().await.fault.is_some());
+}
