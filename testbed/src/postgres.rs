@@ -12,6 +12,8 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use rand::RngExt as _;
+use rand::rngs::StdRng;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::Error;
@@ -43,7 +45,8 @@ pub struct PostgresOptions {
 }
 
 impl PostgresOptions {
-    /// Options of a server that has no port, never waits for the disk, and accepts every client without a password.
+    /// Options of a server that has no port, never waits for the disk, and accepts every local client without a password.
+    /// Only the administrator needs a password, for connections through a port.
     pub fn new() -> Self {
         Self::default()
     }
@@ -139,6 +142,8 @@ pub struct Postgres {
     process: ServerProcess,
     lease: Option<PortLease>,
     dir: ServerDir,
+    /// The random password of the administrator. Only connections through the port need it.
+    password: String,
 }
 
 impl Postgres {
@@ -160,8 +165,8 @@ impl Postgres {
         Self::start_with(PostgresOptions::new())
     }
 
-    /// Starts a server that accepts every local client as the administrator `postgres`, without a password. Waits until
-    /// the server answers.
+    /// Starts a server whose administrator is `postgres`. [`url`](Self::url) contains the random password that connections
+    /// through a port need. Waits until the server answers.
     ///
     /// # Errors
     ///
@@ -180,6 +185,7 @@ impl Postgres {
             process: ServerProcess::new(dir.path().join("server.log"), PATIENCE),
             lease: None,
             dir,
+            password: format!("{:032x}", rand::make_rng::<StdRng>().random::<u128>()),
         };
         server.install()?;
         server.launch_on_free_port()?;
@@ -215,6 +221,7 @@ impl Postgres {
             process: ServerProcess::new(dir.path().join("server.log"), PATIENCE),
             lease: None,
             dir,
+            password: self.password.clone(),
         };
         server.launch_on_free_port()?;
         Ok(server)
@@ -238,6 +245,7 @@ impl Postgres {
             process: ServerProcess::new(dir.path().join("server.log"), PATIENCE),
             lease: None,
             dir,
+            password: self.password.clone(),
         };
         let program = self.programs.server.with_file_name("pg_basebackup");
         let output = unprivileged(&program)
@@ -276,10 +284,13 @@ impl Postgres {
         Some((Ipv4Addr::LOCALHOST, lease.port()).into())
     }
 
-    /// The URL of a database for the administrator: `postgres://postgres@127.0.0.1:port/database`. Without a port, the
-    /// URL names the Unix socket.
+    /// The URL of a database for the administrator: `postgres://postgres:password@127.0.0.1:port/database`. Without a
+    /// port, the URL names the Unix socket.
     pub fn url(&self, database: &str) -> String {
-        self.url_of("postgres", database)
+        match self.addr() {
+            Some(_) => self.url_of(&format!("postgres:{}", self.password), database),
+            None => self.url_of("postgres", database),
+        }
     }
 
     /// The URL of a database, with the credentials `user`: a name, or `name:password`.
@@ -466,7 +477,15 @@ impl Postgres {
 
     /// Creates the data directory.
     fn install(&self) -> Result<(), Error> {
+        let file = self.dir.path().join("password");
+        fs::write(&file, &self.password).map_err(Error::io("write the password"))?;
+        if is_root() {
+            chown(&file, Some(NOBODY), Some(NOBODY))
+                .map_err(Error::io("change the owner of a file"))?;
+        }
         let output = unprivileged(&self.programs.install)
+            .arg("--pwfile")
+            .arg(&file)
             .args(["--no-sync", "--username=postgres", "--auth=trust"])
             .args(["--locale=C", "--encoding=UTF8", "--pgdata"])
             .arg(self.data_dir())
@@ -485,7 +504,10 @@ impl Postgres {
     fn write_hba(&self) -> Result<(), Error> {
         let file = self.data_dir().join("pg_hba.conf");
         let read = fs::read_to_string(&file).map_err(Error::io("read pg_hba.conf"))?;
-        let lines = [self.options.hba.join("\n"), read].join("\n");
+        // An administrator may run programs as the user of the server, and each local user can reach the port.
+        // The method `scram-sha-256` would make each login of an unoptimized client slow.
+        let protected = "host all postgres all password".to_owned();
+        let lines = [self.options.hba.join("\n"), protected, read].join("\n");
         fs::write(&file, lines).map_err(Error::io("write pg_hba.conf"))
     }
 

@@ -109,12 +109,13 @@ async fn tls_checks_the_certificate_and_the_host_name() {
         let owner = std::fs::metadata(server.dir().join("data")).expect("a directory");
         std::os::unix::fs::chown(&to, Some(owner.uid()), Some(owner.gid())).expect("changed");
     }
-    let port = server.addr().expect("a port").port();
-    let plain = fault(&format!(
-        "postgres+tls://postgres@localhost:{port}/postgres?sslrootcert={}",
-        path("ca.pem")
-    ))
-    .await;
+    let tls = |host: &str, database: &str, ca: &str| {
+        let plain = server.url(database);
+        let url = plain.replace("postgres://", "postgres+tls://");
+        let url = url.replace("127.0.0.1", host);
+        format!("{url}?sslrootcert={}", path(ca))
+    };
+    let plain = fault(&tls("localhost", "postgres", "ca.pem")).await;
     assert!(plain.to_string().contains("does not offer TLS"), "{plain}");
     server
         .sql("ALTER SYSTEM SET ssl_cert_file='one.pem'")
@@ -122,12 +123,7 @@ async fn tls_checks_the_certificate_and_the_host_name() {
         .and_then(|_| server.sql("ALTER SYSTEM SET ssl=on"))
         .expect("set");
     server.restart().expect("up");
-    let url = |host: &str, ca: &str| {
-        format!(
-            "postgres+tls://postgres@{host}:{port}/locks?sslrootcert={}",
-            path(ca)
-        )
-    };
+    let url = |host: &str, ca: &str| tls(host, "locks", ca);
     prepare(&url("localhost", "ca.pem"))
         .await
         .expect("prepared");
@@ -169,8 +165,9 @@ impl Bouncer {
         let mut ini = std::fs::File::create(&file).expect("created");
         write!(
             ini,
-            "[databases]\n* = host=127.0.0.1 port={real}\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port={port}\n\
+            "[databases]\n* = host={} port={real}\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port={port}\n\
              unix_socket_dir=\nauth_type=trust\nauth_file={}\npool_mode={mode}\n",
+            server.dir().display(),
             users.display()
         )
         .expect("written");
@@ -242,11 +239,11 @@ async fn plain_tcp_proxy_is_no_pooler() {
         return;
     };
     let proxy = quorate_testbed::Proxy::start(server.addr().expect("a port")).expect("a proxy");
-    let mut one = session(&store_at(&format!(
-        "postgres://postgres@{}/locks",
-        proxy.addr()
-    )))
-    .await;
+    let real = server.addr().expect("a port").to_string();
+    let url = server
+        .url("locks")
+        .replace(&real, &proxy.addr().to_string());
+    let mut one = session(&store_at(&url)).await;
     put(&mut one, "a", 0, "s").await;
 }
 
