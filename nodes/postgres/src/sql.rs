@@ -187,7 +187,7 @@ impl Kind {
             // A notification in the transaction of the change would hold the queue's lock while the change waits for
             // the disk: 1,993 instead of 5,313 changes/s. This transaction of its own does not wait for the disk.
             // The queue's lock is one for the whole server. Another client's notification may hold it for as long as its
-            // commit takes, and the next request of this session must not wait for so long.
+            // commit takes, and the next request of this session must not wait for this time.
             Self::Wake => {
                 "SELECT set_config('synchronous_commit','off',true),set_config('lock_timeout','30',true),\
                  pg_notify(w.channel,w.word) FROM unnest($1::text[],$2::text[]) w(channel,word)"
