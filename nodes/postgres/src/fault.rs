@@ -38,7 +38,7 @@ struct Row {
     codes: &'static [&'static str],
     becomes: Becomes,
     /// The beginning of the fault's text, if the server's message must not be shown. Otherwise empty.
-    said: &'static str,
+    text: &'static str,
     remedy: &'static str,
 }
 
@@ -50,37 +50,37 @@ struct Row {
 #[rustfmt::skip]
 static ROWS: [Row; 14] = [
     // A lock timeout, a canceled or too slow statement, a failed serialization, a deadlock.
-    Row { codes: &["55P03", "57014", "40001", "40P01"], becomes: Becomes::Busy, said: "",
+    Row { codes: &["55P03", "57014", "40001", "40P01"], becomes: Becomes::Busy, text: "",
         remedy: "wait until the server is less busy" },
-    Row { codes: &["25006"], becomes: Becomes::ReadOnly, said: "",
+    Row { codes: &["25006"], becomes: Becomes::ReadOnly, text: "",
         remedy: "a failover can make this standby a primary; otherwise name its primary instead" },
-    Row { codes: &["53100"], becomes: Becomes::Misconf, said: "",
+    Row { codes: &["53100"], becomes: Becomes::Misconf, text: "",
         remedy: "make room on the disk of the server" },
-    Row { codes: &["53200"], becomes: Becomes::OutOfMemory, said: "",
+    Row { codes: &["53200"], becomes: Becomes::OutOfMemory, text: "",
         remedy: "give the server more memory" },
-    Row { codes: &["53300"], becomes: Becomes::Down, said: "",
+    Row { codes: &["53300"], becomes: Becomes::Down, text: "",
         remedy: "raise max_connections or the limit of the user, or open fewer sessions (?lanes= in the URL)" },
-    Row { codes: &["57P03"], becomes: Becomes::Down, said: "",
+    Row { codes: &["57P03"], becomes: Becomes::Down, text: "",
         remedy: "wait until the server has started" },
-    Row { codes: &["28P01", "28000"], becomes: Becomes::Denied, said: "",
+    Row { codes: &["28P01", "28000"], becomes: Becomes::Denied, text: "",
         remedy: "correct the user and the password in the URL, or pg_hba.conf of the server" },
-    Row { codes: &["42501"], becomes: Becomes::Denied, said: "",
+    Row { codes: &["42501"], becomes: Becomes::Denied, text: "",
         remedy: "run the GRANTs that `quorate prepare-server URL` prints" },
-    Row { codes: &["3D000"], becomes: Becomes::Unprepared, said: "the database in the URL does not exist",
+    Row { codes: &["3D000"], becomes: Becomes::Unprepared, text: "the database in the URL does not exist",
         remedy: PREPARE },
     Row { codes: &["42P01", "3F000", "42703", "42P10", "42804", "42883"], becomes: Becomes::Unprepared,
-        said: "the tables of quorate are missing, or belong to another version",
+        text: "the tables of quorate are missing, or belong to another version",
         remedy: PREPARE },
     // A named statement that the server does not know: somebody else uses the session, as a pooler does.
-    Row { codes: &["26000"], becomes: Becomes::Disconnected, said: "", remedy: "connect again" },
+    Row { codes: &["26000"], becomes: Becomes::Disconnected, text: "", remedy: "connect again" },
     // A shutdown, a crash of another backend, a dropped database, a limit of the session, an error of the connection.
-    Row { codes: &["57P01", "57P02", "57P04", "57P05", "25P03", "25P04", "08"], becomes: Becomes::Disconnected, said: "",
+    Row { codes: &["57P01", "57P02", "57P04", "57P05", "25P03", "25P04", "08"], becomes: Becomes::Disconnected, text: "",
         remedy: "connect again" },
     // Do not show the server's message: it repeats a part of the statement, which may contain stored data.
     Row { codes: &["42601"], becomes: Becomes::Unsupported,
-        said: "the server reports a syntax error in a statement of quorate",
+        text: "the server reports a syntax error in a statement of quorate",
         remedy: NEWER },
-    Row { codes: &["0A000", "42704"], becomes: Becomes::Unsupported, said: "", remedy: NEWER },
+    Row { codes: &["0A000", "42704"], becomes: Becomes::Unsupported, text: "", remedy: NEWER },
 ];
 
 /// Classifies an error of a login, and adds the advice for this address if the server refused it.
@@ -138,8 +138,8 @@ pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
             Fault::Down(why.into())
         }
     };
-    if let Some(said) = error.as_db_error() {
-        return match of_server(said) {
+    if let Some(error) = error.as_db_error() {
+        return match of_server(error) {
             Fault::Disconnected(why) if !connected => Fault::Down(why),
             fault => fault,
         };
@@ -160,12 +160,12 @@ pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
     }
 }
 
-fn of_server(said: &DbError) -> Fault {
+fn of_server(text: &DbError) -> Fault {
     // The columns of a table were changed, so statements that were prepared before cannot be used.
-    if said.routine() == Some("RevalidateCachedQuery") {
-        return Fault::Disconnected(plain(said.message()).into());
+    if error.routine() == Some("RevalidateCachedQuery") {
+        return Fault::Disconnected(plain(error.message()).into());
     }
-    of_code(said.code().code(), said.message())
+    of_code(error.code().code(), error.message())
 }
 
 fn of_code(code: &str, message: &str) -> Fault {
@@ -175,11 +175,11 @@ fn of_code(code: &str, message: &str) -> Fault {
         return Fault::Server(quoted().into());
     };
     let why = || {
-        let said = match row.said {
+        let text = match row.text {
             "" => quoted(),
-            said => format!("{said} ({code})"),
+            text => format!("{text} ({code})"),
         };
-        format!("{said}: {}", row.remedy).into()
+        format!("{text}: {}", row.remedy).into()
     };
     match row.becomes {
         Becomes::Busy => Fault::Busy,

@@ -500,7 +500,7 @@ mod tests {
 
     #[test]
     fn error_names_the_wrong_part_and_never_the_password() {
-        for (url, said) in [
+        for (url, expected) in [
             ("mysql://u:secret@h/d", "scheme"),
             ("postgres://h/d", "user is missing"),
             ("postgres://u:secret@h", "database is missing"),
@@ -519,7 +519,7 @@ mod tests {
             ("not a URL", "not a URL"),
         ] {
             let why = refused(url);
-            assert!(why.contains(said), "{url}: {why}");
+            assert!(why.contains(expected), "{url}: {why}");
             assert!(!why.contains("secret") && !why.contains("ret@"), "{why}");
         }
     }

@@ -65,8 +65,8 @@ pub(crate) fn bare(options: PostgresOptions) -> Option<Server> {
 
 /// Executes statements in the database `locks`.
 pub(crate) fn sql(server: &Server, statements: &str) -> String {
-    let said = server.sql_in("locks", statements);
-    said.unwrap_or_else(|error| panic!("{error}"))
+    let answer = server.sql_in("locks", statements);
+    answer.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Sends a signal to a process of a server.
@@ -123,14 +123,14 @@ pub(crate) fn version(committed: &Committed) -> u64 {
 
 /// Creates the record `key` (`from` is 0) or changes it from version `from`. Returns the new version of the record.
 pub(crate) async fn put(session: &mut PostgresSession, key: &str, from: u64, state: &str) -> u64 {
-    let said = session.commit(&[of(change(key, from, state))]).await;
-    version(&said.unwrap_or_else(|fault| panic!("{fault}")).what[0])
+    let answer = session.commit(&[of(change(key, from, state))]).await;
+    version(&answer.unwrap_or_else(|fault| panic!("{fault}")).what[0])
 }
 
 pub(crate) async fn get(session: &mut PostgresSession, key: &str) -> Record {
-    let said = session.load(&[name(key)]).await;
-    let said = said.unwrap_or_else(|fault| panic!("{fault}"));
-    said.what.into_iter().next().expect("one")
+    let answer = session.load(&[name(key)]).await;
+    let answer = answer.unwrap_or_else(|fault| panic!("{fault}"));
+    answer.what.into_iter().next().expect("one")
 }
 
 pub(crate) fn name(key: &str) -> Arc<[u8]> {

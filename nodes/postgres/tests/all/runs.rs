@@ -128,11 +128,11 @@ async fn commit_survives_a_crash_of_a_server_whose_default_is_not_to_wait_for_th
     // The next commit is sent behind the notification of the first one, which does not wait for the disk.
     let mut commit = crate::common::of(crate::common::change("a", version, "last"));
     commit.wakes = vec![crate::common::wake("0123456789abcdef", b"w")];
-    let said = first.commit(&[commit]).await.expect("answered");
+    let answer = first.commit(&[commit]).await.expect("answered");
     sql(&server, "INSERT INTO plain VALUES (1)");
     server.restart().expect("up");
     let record = get(&mut session(&one).await, "a").await;
-    assert_eq!(record.version, crate::common::version(&said.what[0]));
+    assert_eq!(record.version, crate::common::version(&answer.what[0]));
     assert_eq!(record.state, b"last");
 }
 
@@ -158,14 +158,14 @@ async fn crash_of_a_backend_keeps_the_lock_of_a_holder_safe() {
     server.restart().expect("up");
     let other = redlock(RestartGuard::On).try_acquire("a").await;
     assert!(lock.is_valid(), "the machine is too slow for this test");
-    let said = match other {
+    let answer = match other {
         Ok(TryAcquire::Acquired(_)) => {
             panic!("two clients must not hold the lock at the same time")
         }
         Ok(_) => "held by another".to_owned(),
         Err(error) => error.details(),
     };
-    assert!(said.contains("restart guard"), "{said}");
+    assert!(answer.contains("restart guard"), "{answer}");
 }
 
 #[tokio::test]

@@ -34,13 +34,13 @@ async fn record_is_changed_only_if_it_has_the_expected_version() {
     let second = put(&mut session, "a", first, "two").await;
     assert_ne!(second, first);
     for stale in [0, first, second + 1, u64::MAX] {
-        let said = session
+        let answer = session
             .commit(&[of(change("a", stale, "no"))])
             .await
             .unwrap();
-        assert_eq!(said.what, [Committed::Stale], "{stale}");
+        assert_eq!(answer.what, [Committed::Stale], "{stale}");
         assert!(
-            said.clock.is_some(),
+            answer.clock.is_some(),
             "the answer to an outdated commit must contain the clock"
         );
     }
@@ -67,10 +67,10 @@ async fn names_and_states_of_records_may_contain_any_bytes() {
         change.name = key.clone();
         change.state = Some([&key[..], &all].concat());
         let state = change.state.clone().unwrap();
-        let said = session.commit(&[of(change)]).await.unwrap();
-        let version = version(&said.what[0]);
-        let said = session.load(&[key]).await.unwrap();
-        assert_eq!(said.what, [Record::new(version, state)]);
+        let answer = session.commit(&[of(change)]).await.unwrap();
+        let version = version(&answer.what[0]);
+        let answer = session.load(&[key]).await.unwrap();
+        assert_eq!(answer.what, [Record::new(version, state)]);
     }
     let mut long = change("x", 0, "s");
     long.name = [7; 2101][..].into();
@@ -86,10 +86,10 @@ async fn records_are_loaded_in_the_requested_order() {
         put(&mut session, key, 0, key).await;
     }
     let asked = ["c", "none", "a", "c"].map(name);
-    let said = session.load(&asked).await.unwrap();
-    let states: Vec<_> = said.what.iter().map(|one| &one.state[..]).collect();
+    let answer = session.load(&asked).await.unwrap();
+    let states: Vec<_> = answer.what.iter().map(|one| &one.state[..]).collect();
     assert_eq!(states, [&b"c"[..], b"", b"a", b"c"]);
-    assert!(said.what[1].version == 0 && said.what[0].version > 0);
+    assert!(answer.what[1].version == 0 && answer.what[0].version > 0);
     assert!(session.load(&[]).await.unwrap().clock.is_some());
 }
 
@@ -108,12 +108,12 @@ async fn server_clock_in_a_reply_lies_between_the_times_of_request_and_reply() {
         let clock = match turn {
             0 => session.load(&[name("a")]).await.unwrap().clock,
             1 | 2 => {
-                let said = session
+                let answer = session
                     .commit(&[of(change("a", version, "s"))])
                     .await
                     .unwrap();
-                version = crate::common::version(&said.what[0]);
-                said.clock
+                version = crate::common::version(&answer.what[0]);
+                answer.clock
             }
             _ => session.page(0, 10).await.unwrap().clock,
         };
@@ -137,11 +137,11 @@ async fn server_clock_in_a_reply_lies_between_the_times_of_request_and_reply() {
             .unwrap()
             .as_micros()
     });
-    let said = session
+    let answer = session
         .commit(&[of(change("a", version, "s"))])
         .await
         .unwrap();
-    assert!(u128::from(said.clock.unwrap()) >= ended.join().unwrap());
+    assert!(u128::from(answer.clock.unwrap()) >= ended.join().unwrap());
 }
 
 #[tokio::test]
@@ -196,12 +196,12 @@ async fn late_commit_of_a_lost_session_is_refused_because_the_version_has_change
     assert!(asked.is_err(), "a stopped server must not answer");
     server.cont().unwrap();
     // Exactly one of the two commits is applied, whichever arrives first.
-    let said = next
+    let answer = next
         .commit(&[of(change("a", first, "next"))])
         .await
         .unwrap();
     let record = get(&mut next, "a").await;
-    match &said.what[0] {
+    match &answer.what[0] {
         Committed::Done(versions) => assert_eq!(record.version, versions[0]),
         Committed::Stale => assert_eq!(record.state, b"late"),
     }
@@ -261,9 +261,9 @@ async fn change_of_a_row_that_somebody_holds_has_no_effect_and_is_answered_in_ti
         "BEGIN; SELECT 1 FROM quorate.record WHERE name='a' FOR UPDATE",
     );
     let began = Instant::now();
-    let said = one.commit(&[of(change("a", first, "late"))]).await.unwrap();
-    assert_eq!(said.what, [Committed::Stale]);
-    assert!(said.clock.is_some());
+    let answer = one.commit(&[of(change("a", first, "late"))]).await.unwrap();
+    assert_eq!(answer.what, [Committed::Stale]);
+    assert!(answer.clock.is_some());
     assert!(began.elapsed() < Duration::from_millis(390));
     assert_eq!(
         get(&mut one, "a").await.state,
@@ -298,8 +298,8 @@ async fn other_commits_of_a_batch_are_applied_although_somebody_holds_a_row() {
         commit(vec![change("c", c, "no"), change("a", a, "no")]),
     ];
     let began = Instant::now();
-    let said = one.commit(&batch).await.unwrap().what;
-    let done: Vec<bool> = said.iter().map(|one| *one != Committed::Stale).collect();
+    let answer = one.commit(&batch).await.unwrap().what;
+    let done: Vec<bool> = answer.iter().map(|one| *one != Committed::Stale).collect();
     assert_eq!(done, [false, true, true, false]);
     assert!(began.elapsed() < Duration::from_secs(4));
     assert_eq!(listener.next().await.unwrap(), [b"b is free"]);
@@ -307,7 +307,7 @@ async fn other_commits_of_a_batch_are_applied_although_somebody_holds_a_row() {
         let record = get(&mut one, key).await;
         assert_eq!(record.state, state.as_bytes(), "{key}");
     }
-    assert_eq!(get(&mut one, "b").await.version, version(&said[1]));
+    assert_eq!(get(&mut one, "b").await.version, version(&answer[1]));
 }
 
 #[tokio::test]
@@ -333,8 +333,8 @@ async fn notification_of_another_client_that_is_not_committed_yet_delays_no_comm
     for _ in 0..4 {
         let mut change = of(change("a", version, "s"));
         change.wakes = vec![wake("0123456789abcdef", b"w")];
-        let said = one.commit(&[change]).await.unwrap();
-        version = crate::common::version(&said.what[0]);
+        let answer = one.commit(&[change]).await.unwrap();
+        version = crate::common::version(&answer.what[0]);
     }
     let took = began.elapsed();
     kill("-CONT", &pid);
@@ -391,8 +391,8 @@ async fn commit_of_several_records_is_applied_as_a_whole_or_not_at_all() {
     let mut session = session(&store).await;
     let a = put(&mut session, "a", 0, "a").await;
     let both = commit(vec![change("b", 0, "b2"), change("a", a, "a2")]);
-    let said = session.commit(std::slice::from_ref(&both)).await.unwrap();
-    let Committed::Done(versions) = &said.what[0] else {
+    let answer = session.commit(std::slice::from_ref(&both)).await.unwrap();
+    let Committed::Done(versions) = &answer.what[0] else {
         panic!("stale");
     };
     let (b, a2) = (versions[0], versions[1]);
@@ -407,9 +407,9 @@ async fn commit_of_several_records_is_applied_as_a_whole_or_not_at_all() {
         commit(vec![change("c", 0, "no"), check("b", b + 9)]),
         commit(vec![change("c", 0, "no"), check("a", 0)]),
     ] {
-        let said = session.commit(&[stale]).await.unwrap();
-        assert_eq!(said.what, [Committed::Stale]);
-        assert!(said.clock.is_some());
+        let answer = session.commit(&[stale]).await.unwrap();
+        assert_eq!(answer.what, [Committed::Stale]);
+        assert!(answer.clock.is_some());
     }
     assert_eq!(get(&mut session, "a").await.state, b"a2");
     assert_eq!(get(&mut session, "b").await.state, b"b2");
@@ -417,8 +417,8 @@ async fn commit_of_several_records_is_applied_as_a_whole_or_not_at_all() {
     // The failed commit has reserved a row for a record. That row must not block a later commit.
     let c = put(&mut session, "c", 0, "c").await;
     let mixed = commit(vec![check("c", c), change("a", a2, "a3"), check("d", 0)]);
-    let said = session.commit(&[mixed]).await;
-    assert!(matches!(&said.unwrap().what[0], Committed::Done(v) if v[0] == c && v[2] == 0));
+    let answer = session.commit(&[mixed]).await;
+    assert!(matches!(&answer.unwrap().what[0], Committed::Done(v) if v[0] == c && v[2] == 0));
     let page = session.page(0, 10).await.unwrap().what;
     assert_eq!(
         page.len(),
@@ -439,10 +439,10 @@ async fn commit_can_check_the_version_of_a_record_without_changing_the_record() 
         of(check("none", 0)),
         of(check("none", 1)),
     ];
-    let said = session.commit(&asked).await.unwrap();
+    let answer = session.commit(&asked).await.unwrap();
     let done = |version| Committed::Done(vec![version]);
     let stale = || Committed::Stale;
-    assert_eq!(said.what, [done(a), stale(), stale(), done(0), stale()]);
+    assert_eq!(answer.what, [done(a), stale(), stale(), done(0), stale()]);
     assert_eq!(get(&mut session, "a").await.version, a);
 }
 
@@ -462,8 +462,8 @@ async fn commits_of_a_batch_are_applied_independently() {
         of(change("c", 0, "c")),
         of(change("e", e, "e2")),
     ];
-    let said = session.commit(&batch).await.unwrap().what;
-    let done: Vec<bool> = said.iter().map(|one| *one != Committed::Stale).collect();
+    let answer = session.commit(&batch).await.unwrap().what;
+    let done: Vec<bool> = answer.iter().map(|one| *one != Committed::Stale).collect();
     assert_eq!(done, [true, false, true, false, true, false, true, true]);
     for (key, state) in [
         ("z", "z"),
@@ -480,8 +480,8 @@ async fn commits_of_a_batch_are_applied_independently() {
         );
     }
     assert_eq!(get(&mut session, "n").await, Record::default());
-    assert_eq!(get(&mut session, "z").await.version, version(&said[0]));
-    assert_eq!(get(&mut session, "e").await.version, version(&said[7]));
+    assert_eq!(get(&mut session, "z").await.version, version(&answer[0]));
+    assert_eq!(get(&mut session, "e").await.version, version(&answer[7]));
     assert_eq!(session.commit(&[]).await.unwrap().what, []);
 }
 
@@ -500,14 +500,14 @@ async fn acknowledged_commit_is_applied_despite_unusual_global_settings() {
     let (_server, store) = store!(odd);
     let (mut one, mut other) = (session(&store).await, session(&store).await);
     let batch = [of(change("a", 0, "a")), of(change("b", 0, "b"))];
-    let said = one.commit(&batch).await.expect("answered");
-    assert!(!said.what.contains(&Committed::Stale));
+    let answer = one.commit(&batch).await.expect("answered");
+    assert!(!answer.what.contains(&Committed::Stale));
     tokio::time::sleep(Duration::from_millis(500)).await;
     put(&mut one, "c", 0, "c").await;
     let all = ["a", "b", "c"];
-    let said = other.load(&all.map(name)).await.expect("answered");
-    let said: Vec<_> = said.what.into_iter().map(|record| record.state).collect();
-    assert_eq!(said, all.map(|key| key.as_bytes().to_vec()));
+    let answer = other.load(&all.map(name)).await.expect("answered");
+    let answer: Vec<_> = answer.what.into_iter().map(|record| record.state).collect();
+    assert_eq!(answer, all.map(|key| key.as_bytes().to_vec()));
 }
 
 #[tokio::test]
@@ -517,12 +517,12 @@ async fn pages_of_records_are_sorted_by_name_and_continue_after_the_previous_pag
     for key in ["c", "a", "b"] {
         put(&mut session, key, 0, key).await;
     }
-    let said = session.page(0, 2).await.unwrap().what;
-    let names: Vec<_> = said.iter().map(|(name, _)| &name[..]).collect();
+    let answer = session.page(0, 2).await.unwrap().what;
+    let names: Vec<_> = answer.iter().map(|(name, _)| &name[..]).collect();
     assert_eq!(names, [b"a", b"b"]);
-    let said = session.page(2, 2).await.unwrap();
-    assert_eq!(said.what[0].0, b"c");
-    assert_eq!(said.what[0].1, get(&mut session, "c").await);
+    let answer = session.page(2, 2).await.unwrap();
+    assert_eq!(answer.what[0].0, b"c");
+    assert_eq!(answer.what[0].1, get(&mut session, "c").await);
     // The next page must start after the last record of the previous page, even if an earlier record was removed.
     session.page(0, 2).await.unwrap();
     let first = get(&mut session, "a").await.version;
@@ -539,8 +539,8 @@ async fn rows_of_records_that_were_never_created_are_removed_with_the_next_page(
     let b = put(&mut session, "b", 0, "b").await;
     for key in ["a", "c", "d"] {
         let stale = commit(vec![change(key, 0, "no"), change("b", b + 9, "no")]);
-        let said = session.commit(&[stale]).await.unwrap();
-        assert_eq!(said.what, [Committed::Stale]);
+        let answer = session.commit(&[stale]).await.unwrap();
+        assert_eq!(answer.what, [Committed::Stale]);
     }
     let rows = "SELECT count(*) FROM quorate.record";
     assert_eq!(sql(&server, rows), "4\n");
@@ -569,10 +569,10 @@ async fn only_one_of_the_concurrent_commits_to_a_record_version_is_applied() {
                     .parse()
                     .unwrap_or(0);
                 let next = (count + 1).to_string();
-                let said = session
+                let answer = session
                     .commit(&[of(change("count", record.version, &next))])
                     .await;
-                won += u64::from(said.unwrap().what[0] != Committed::Stale);
+                won += u64::from(answer.unwrap().what[0] != Committed::Stale);
             }
             won
         }));
@@ -621,9 +621,12 @@ async fn commits_of_the_same_records_in_opposite_orders_do_not_deadlock() {
                 } else {
                     vec![commit(changes)]
                 };
-                let said = session.commit(&commits).await;
-                let said = said.unwrap_or_else(|fault| panic!("{fault}")).what;
-                won += said.iter().filter(|one| **one != Committed::Stale).count() as u64;
+                let answer = session.commit(&commits).await;
+                let answer = answer.unwrap_or_else(|fault| panic!("{fault}")).what;
+                won += answer
+                    .iter()
+                    .filter(|one| **one != Committed::Stale)
+                    .count() as u64;
             }
             won
         }));
@@ -643,27 +646,30 @@ async fn listener_of_a_process_receives_each_of_its_wake_ups_once() {
     let mut session = session(&store).await;
     let process: Arc<str> = "0123456789abcdef".into();
     let mut listener = store.listen(process.clone()).await.unwrap();
-    let mut told = of(change("a", 0, "s"));
+    let mut commit_with_wakes = of(change("a", 0, "s"));
     let long = [7; 2200];
-    told.wakes = vec![
+    commit_with_wakes.wakes = vec![
         wake(&process, b"one"),
         wake("ffff456789abcdef", b"other"),
         wake(&process, b"\0'two"),
         wake(&process, &long),
     ];
-    let said = session.commit(&[told.clone()]).await.unwrap();
+    let answer = session.commit(&[commit_with_wakes.clone()]).await.unwrap();
     assert_eq!(
         listener.next().await.unwrap(),
         [&b"one"[..], b"\0'two", &long]
     );
     // A commit with an outdated version is not applied, so it must wake no listener, alone or in a batch.
-    told.changes.push(change("b", 9, "no"));
-    session.commit(&[told.clone()]).await.unwrap();
-    told.changes.pop();
-    session.commit(&[told.clone()]).await.unwrap();
-    let mut fresh = of(change("a", version(&said.what[0]), "s"));
+    commit_with_wakes.changes.push(change("b", 9, "no"));
+    session.commit(&[commit_with_wakes.clone()]).await.unwrap();
+    commit_with_wakes.changes.pop();
+    session.commit(&[commit_with_wakes.clone()]).await.unwrap();
+    let mut fresh = of(change("a", version(&answer.what[0]), "s"));
     fresh.wakes = vec![wake(&process, b"three")];
-    session.commit(&[told.clone(), fresh, told]).await.unwrap();
+    session
+        .commit(&[commit_with_wakes.clone(), fresh, commit_with_wakes])
+        .await
+        .unwrap();
     assert_eq!(listener.next().await.unwrap(), [b"three"]);
     let waits = tokio::time::timeout(Duration::from_millis(300), listener.next()).await;
     assert!(waits.is_err(), "no further wake-up must arrive");
@@ -681,9 +687,9 @@ async fn listener_listens_while_the_pacer_shows_a_waiter() {
     let waits = tokio::time::timeout(Duration::from_millis(300), listener.next()).await;
     assert!(waits.is_err());
     let mut session = session(&store).await;
-    let mut told = of(change("a", 0, "s"));
-    told.wakes = vec![wake(&process, b"one")];
-    session.commit(&[told]).await.unwrap();
+    let mut commit_with_wakes = of(change("a", 0, "s"));
+    commit_with_wakes.wakes = vec![wake(&process, b"one")];
+    session.commit(&[commit_with_wakes]).await.unwrap();
     assert_eq!(listener.next().await.unwrap(), [b"one"]);
     let began = Instant::now();
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
