@@ -160,7 +160,7 @@ pub(crate) fn fault(error: &Error, connected: bool) -> Fault {
     }
 }
 
-fn of_server(text: &DbError) -> Fault {
+fn of_server(error: &DbError) -> Fault {
     // The columns of a table were changed, so statements that were prepared before cannot be used.
     if error.routine() == Some("RevalidateCachedQuery") {
         return Fault::Disconnected(plain(error.message()).into());
