@@ -96,7 +96,7 @@ pub(crate) enum Command {
     /// Check whether the masters are fit to hold locks, and say what to change
     #[command(after_help = exit::help_with_codes(doctor::AFTER_HELP, &doctor::CODES))]
     Doctor(doctor::DoctorArgs),
-    /// Create the tables or the path that locks need on a MySQL or ZooKeeper server
+    /// Create the tables or the path that locks need on a MySQL, PostgreSQL or ZooKeeper server
     #[command(after_help = exit::help_with_codes(prepare::AFTER_HELP, &prepare::CODES))]
     PrepareServer(prepare::PrepareArgs),
     /// Replace the masters while they are in use: status, mark, begin, close, open, finish, back-out

@@ -1,4 +1,4 @@
-//! `quorate prepare-server`: creates the tables (MySQL, MariaDB) or the path (ZooKeeper) that locks need on a server.
+//! `quorate prepare-server`: creates the tables (MySQL, MariaDB, PostgreSQL) or the path (ZooKeeper) that locks need on a server.
 
 use clap::Args;
 
@@ -9,7 +9,7 @@ use crate::output;
 
 /// The text below the options of `quorate prepare-server --help`.
 pub(crate) const AFTER_HELP: &str = "\
-MySQL and MariaDB need four tables. ZooKeeper needs a path. Redis and Valkey need nothing.
+MySQL and MariaDB need four tables, PostgreSQL needs two. ZooKeeper needs a path. Redis and Valkey need nothing.
 
 quorate prepare-server keeps existing tables and paths, so you can run it at any time, even while locks are held. It
 creates missing tables, upgrades tables of an older version, and repairs tables with the wrong engine. If it has to
@@ -63,7 +63,7 @@ pub(crate) fn run(args: PrepareArgs) -> CommandResult {
         };
         let Some(report) = report else {
             return Err(Failure::usage(
-                "Redis and Valkey masters need no preparation: give a mysql:// or zk:// URL",
+                "Redis and Valkey masters need no preparation: give a mysql://, postgres:// or zk:// URL",
             ));
         };
         output::print(&report?)?;

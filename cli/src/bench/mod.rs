@@ -111,8 +111,8 @@ pub(crate) struct BenchArgs {
 
     /// Start one server for each of these kinds, and measure them together; repeat the option to compare sets of masters
     ///
-    /// The kinds are redis, mysql and zookeeper, separated by commas. In the environment variable, separate several sets
-    /// by spaces.
+    /// The kinds are redis, mysql, postgres and zookeeper, separated by commas. In the environment variable, separate
+    /// several sets by spaces.
     #[arg(
         long,
         value_name = "KIND,KIND,..",
