@@ -9,6 +9,6 @@ pub struct RunOptions {
     pub flaw: Option<Flaw>,
     /// Whether to write a trace of the run, as text lines that describe its events.
     pub trace: bool,
-    /// Whether to check only the rules whose violation harms users ([`HARMFUL_RULES`](crate::HARM)).
+    /// Whether to check only the rules whose violation harms users ([`HARMFUL_RULES`](crate::HARMFUL_RULES)).
     pub harmful_only: bool,
 }

@@ -263,8 +263,8 @@ pub enum Flaw {
 impl Flaw {
     /// The seeded bugs that randomly drawn scenarios can reveal. This list does not contain:
     ///
-    /// - the bugs in [`STORE_BUGS`](Self::OF_STORES), [`CHANGE_BUGS`](Self::OF_CHANGES) and
-    ///   [`CLOCK_BUGS`](Self::OF_CLOCKS);
+    /// - the bugs in [`STORE_BUGS`](Self::STORE_BUGS), [`CHANGE_BUGS`](Self::CHANGE_BUGS) and
+    ///   [`CLOCK_BUGS`](Self::CLOCK_BUGS);
     /// - `ConfirmAnyKey`, `LateRefill` and `WriteElsewhere`, which only hand-written scenarios reveal
     ///   (`tests/all/kinds.rs`, `tests/all/values.rs`).
     pub const REDIS_BUGS: [Self; 59] = [
