@@ -386,7 +386,7 @@ mod tests {
             "",
             "10.0.0.1:6379",
             "http://user:s3cret@host",
-            "postgres://user:s3cret@host/db",
+            "oracle://user:s3cret@host/db",
             "redis://",
             "redis://user:s3cret@host:notaport",
             "redis://user:s3cret@host/notadb",
@@ -505,6 +505,7 @@ mod tests {
             "mysql://user:s3cret@host/db",
             "mysqls://user:s3cret@host/db",
             "mysql+tls://user:s3cret@host/db",
+            "postgres://user:s3cret@host/db",
             "zk://user:s3cret@host/path",
         ] {
             let error = Address::parse(url).err();
