@@ -113,9 +113,9 @@ impl Redlock {
     ///
     /// Locks are **not re-entrant**. If a task acquires a lock that the task already holds, the call waits until the
     /// wait time ends, or forever with [`Wait::Forever`](crate::Wait::Forever).
-    /// [`Waiting::held_here`](crate::Waiting::held_here) and [`Missed::held_here`](crate::Missed::held_here) show that
-    /// this `Redlock` itself holds the lock. Instead of acquiring the lock again, pass the guard to the code that needs
-    /// the lock.
+    /// [`Waiting::held_here`](crate::Waiting::held_here) and
+    /// [`FailedAcquire::held_here`](crate::FailedAcquire::held_here) show that this `Redlock` itself holds the lock.
+    /// Instead of acquiring the lock again, pass the guard to the code that needs the lock.
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@ pub enum Wait {
     ///   timeout.
     For(Duration),
     /// Wait without a time limit. The call still ends early if waiting cannot help: see
-    /// [`Missed::passes_by_itself`](crate::Missed::passes_by_itself).
+    /// [`FailedAcquire::passes_by_itself`](crate::FailedAcquire::passes_by_itself).
     Forever,
 }
 

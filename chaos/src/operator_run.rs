@@ -1,5 +1,5 @@
-//! Carries out the tasks of an operator that changes masters (see [`walk`]): runs the real command `quorate masters`,
-//! restarts clients with other masters, and stops servers.
+//! Carries out the tasks of an operator that changes masters (see [`operator_tasks`]): runs the real command
+//! `quorate masters`, restarts clients with other masters, and stops servers.
 //!
 //! [`OperatorRun::advance`] never waits, so the driver can inject faults between two calls.
 

@@ -57,7 +57,7 @@ pub struct Scenario {
     /// The server program of the Redis masters. `None` selects the program that `quorate_testbed::available` finds.
     pub server: Option<PathBuf>,
     /// The maximum length of the fault-free period at the end of the run. The period ends earlier if every client has
-    /// obtained locks again and the time [`settling_time`](Self::settling) has passed since the period began.
+    /// obtained locks again and the time [`settling_time`](Self::settling_time) has passed since the period began.
     pub patience: Duration,
 }
 

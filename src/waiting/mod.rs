@@ -36,7 +36,7 @@ pub struct Waiting {
     /// Whether this very [`Redlock`](crate::Redlock) holds the lock. Locks are not re-entrant: a task that waits for
     /// its own lock waits until the lock is released.
     pub held_here: bool,
-    /// Whether another program wrote the lock key ([`Missed::foreign`](crate::Missed::foreign)).
+    /// Whether another program wrote the lock key ([`FailedAcquire::foreign`](crate::FailedAcquire::foreign)).
     pub foreign: bool,
     /// How many masters are configured.
     pub masters: usize,

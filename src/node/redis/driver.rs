@@ -17,7 +17,7 @@ use crate::runtime::BoxFuture;
 /// The protocol on one connection to a Redis master, without I/O. The caller transfers the bytes between the driver and
 /// the connection, so no background task is needed.
 ///
-/// A request that is [sent](Node::send) is queued until the next [`advance`](Self::turn). The caller has these duties:
+/// A request that is [sent](Node::send) is queued until the next [`advance`](Self::advance). The caller has these duties:
 ///
 /// - In the stage [`Stage::Dial`]: open a connection.
 /// - In the stage [`Stage::Transfer`]: transfer bytes in both directions.
