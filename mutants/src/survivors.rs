@@ -65,12 +65,18 @@ mod tests {
         let list = read().expect("survivors.txt must be readable");
         let code = find::find(&targets::root()).expect("the library's code must parse");
         let names: BTreeSet<String> = code.mutants.iter().map(Mutant::name).collect();
+        let unknown_names: Vec<_> = list
+            .iter()
+            .filter(|survivor| !names.contains(&survivor.name))
+            .map(|survivor| survivor.name.as_str())
+            .collect();
+        assert!(
+            unknown_names.is_empty(),
+            "the list of survivors names mutants that are not in the code:\n{}",
+            unknown_names.join("\n")
+        );
         let mut checked_names = BTreeSet::new();
         for Survivor { name, reason } in &list {
-            assert!(
-                names.contains(name),
-                "the list of survivors names a mutant that is not in the code: {name}"
-            );
             assert!(
                 reason.len() > 20,
                 "the list of survivors must give a reason for this mutant: {name}"
