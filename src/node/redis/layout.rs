@@ -54,7 +54,7 @@ pub struct AgeCall<'a> {
     pub marker: &'a str,
 }
 
-impl<'a> AgeCall<'a> {
+impl AgeCall<'_> {
     /// The number of arguments.
     pub(super) const ARGS: usize = 5;
 
@@ -62,9 +62,11 @@ impl<'a> AgeCall<'a> {
         command.arg(self.run).arg(self.life).number(self.age_ms);
         command.arg(self.new_life).arg(self.marker);
     }
+}
 
+#[cfg(any(test, feature = "testing"))]
+impl<'a> AgeCall<'a> {
     /// Parses the arguments that [`write`](Self::write) wrote; `None` if they are malformed.
-    #[cfg(any(test, feature = "testing"))]
     pub(super) fn read(args: &[&'a [u8]]) -> Option<Self> {
         let [run, life, age_ms, new_life, marker] = args else {
             return None;
