@@ -601,13 +601,8 @@ async fn locks_stay_exclusive_across_two_consecutive_changes_of_masters() {
             .masters_generation(set as u64)
     };
     let joint_builder_of_set = |set: usize| builder_of_set(set).next_masters(sets[set + 1].clone());
-    let clients = [
-        builder_of_set(0),
-        joint_builder_of_set(0),
-        builder_of_set(1),
-        joint_builder_of_set(1),
-        builder_of_set(2),
-    ];
+    let (single, joint) = (builder_of_set, joint_builder_of_set);
+    let clients = [single(0), joint(0), single(1), joint(1), single(2)];
     let clients = clients.map(|settings| settings.build().expect("good settings"));
     let records = Arc::new(AcquireRecords::default());
     let is_over = Arc::new(AtomicBool::new(false));
@@ -621,14 +616,12 @@ async fn locks_stay_exclusive_across_two_consecutive_changes_of_masters() {
     };
     let client_tasks: Vec<_> = clients.iter().enumerate().map(start_client).collect();
     let all_acquire = async |clients: &[usize]| {
-        let connection = records.acquire_counts();
-        let what =
-            format!("each of the clients {clients:?} must acquire the lock at least once more");
+        let before = records.acquire_counts();
+        let what = format!("each of the clients {clients:?} must acquire the lock again");
         eventually(&what, || {
             let now = records.acquire_counts();
-            clients
-                .iter()
-                .all(|client| now[*client] > connection[*client] + 3)
+            let has_acquired = |client: &usize| now[*client] > before[*client] + 3;
+            clients.iter().all(has_acquired)
         })
         .await;
     };

@@ -295,14 +295,7 @@ async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_cli
 
         reconnect_all(&masters, &first).await;
         assert_no_faults(&first.inspect().await);
-        for master in &masters {
-            let leftover_keys = ask_server(master, &["KEYS", "*quorate-doctor*"]);
-            assert_eq!(
-                leftover_keys,
-                Reply::Array(Vec::new()),
-                "no key may be left"
-            );
-        }
+        masters.iter().for_each(assert_no_doctor_keys);
 
         for master in &masters {
             let refused_objects: Vec<String> = refused_objects(master)
@@ -1048,4 +1041,13 @@ async fn locks_are_released_by_a_script_if_the_delete_command_was_renamed() {
             "no server has DELIFEQ",
         );
     }
+}
+
+fn assert_no_doctor_keys(master: &Server) {
+    let leftover_keys = ask_server(master, &["KEYS", "*quorate-doctor*"]);
+    assert_eq!(
+        leftover_keys,
+        Reply::Array(Vec::new()),
+        "no key may be left"
+    );
 }

@@ -133,17 +133,9 @@ async fn readers_and_writers_exclude_each_other_under_contention() {
 #[tokio::test]
 async fn readers_queued_behind_a_writer_get_the_lock_together() {
     let masters = masters(3);
-    let redlock = [
-        waiting_client(&masters),
-        waiting_client(&masters),
-        waiting_client(&masters),
-    ];
-    let first = redlock[0]
-        .lock("doc")
-        .shared()
-        .acquire()
-        .await
-        .expect("free");
+    let redlock = [(); 3].map(|()| waiting_client(&masters));
+    let first = redlock[0].lock("doc").shared().acquire().await;
+    let first = first.expect("free");
     let queue_length = || {
         let master = masters.iter().next().expect("three");
         ask_server(master, &["ZCARD", "quorate:queue:doc"])
@@ -346,7 +338,8 @@ async fn shared_mode_is_refused_for_kinds_of_locks_without_readers() {
     let first_reader = redlock.lock_all(["a"]).shared().acquire().await;
     let _alone = first_reader.expect("free");
     let second_reader = redlock.lock("a").shared().acquire().await;
-    let _beside = second_reader.expect("the reader must share the lock with the other readers");
+    let _other_reader =
+        second_reader.expect("the reader must share the lock with the other readers");
 }
 
 /// The number of connections that a master has ever accepted, including the connection of this `INFO` request.

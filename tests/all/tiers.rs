@@ -230,7 +230,7 @@ fn table_of_test_tiers_shows_the_random_sequences_of_each_tier() {
 fn table_of_test_tiers_shows_the_seeded_bugs_of_each_tier() {
     let code = read_text("simulation/tests/all/support/mod.rs");
     assert!(
-        code.contains("within < 1_000"),
+        code.contains("seed_limit < 1_000"),
         "the test support of the simulation must contain the bound of the short run"
     );
     let files = ["seeds", "changes", "clocks", "stores", "tries"];

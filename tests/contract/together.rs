@@ -566,8 +566,10 @@ fn compare(seeded_bug: SeededBug, has_far_proposals: bool, cases: u32) -> Result
         4 * combined_calls < 3 * single_calls,
         "the burst must need fewer script calls ({combined_calls}) than the single requests ({single_calls})"
     );
+    // A short run has fewer replies of each kind.
+    let least_replies = usize::try_from(2 * cases).map_or(20, |count| count.min(20));
     assert!(
-        reply_counts.iter().all(|count| *count > 20),
+        reply_counts.iter().all(|count| *count >= least_replies),
         "{reply_counts:?}"
     );
     Ok(())

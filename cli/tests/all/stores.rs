@@ -146,11 +146,11 @@ fn doctor_distinguishes_a_missing_database_right_from_a_read_only_server() {
         "error acl",
         &[&name, "UPDATE", "quorate prepare-server"],
     );
-    let stranger = url.replace("hunter2", "hunter3");
-    let run = run_lock(&stranger);
+    let wrong_password_url = url.replace("hunter2", "hunter3");
+    let run = run_lock(&wrong_password_url);
     assert_refused(&run, &[&name, "denied"]);
     assert!(!run.stderr.contains("hunter3"), "{run:?}");
-    let (_, lines) = run_doctor(&stranger);
+    let (_, lines) = run_doctor(&wrong_password_url);
     assert_has_line(&lines, "error login", &[&name, "password"]);
 
     // Locks work without the DELETE right, so only `doctor` reports that the right is missing.
@@ -466,8 +466,8 @@ fn prepare_server_and_its_printed_script_prepare_zookeeper_in_the_same_way() {
         );
         assert_eq!(run_lock(&timed).code, Some(0));
     }
-    let stranger = format!("{}?timeout=2s", server.url("/b"));
-    assert_refused(&run_lock(&stranger), &["ACL"]);
+    let unreadable_url = format!("{}?timeout=2s", server.url("/b"));
+    assert_refused(&run_lock(&unreadable_url), &["ACL"]);
     // Two paths of one ZooKeeper ensemble must not count as two masters, even if they store different server names.
     assert_refused(
         &run_lock(&format!("{plain}?timeout=2s,{owned}?timeout=2s")),

@@ -83,9 +83,9 @@ fn locks_work_on_masters_that_require_tls_and_client_certificates() {
     assert!(!doctor.stdout.contains("reachable"), "{doctor:?}");
     // A process that had no connection before does not wait for another certificate.
     let endless = ["run", "r", "--", "true"];
-    let stranger = quorate(false, &endless);
-    assert_eq!(stranger.code, Some(69), "{stranger:?}");
-    assert!(stranger.stderr.contains("ca_file"), "{stranger:?}");
+    let output = quorate(false, &endless);
+    assert_eq!(output.code, Some(69), "{output:?}");
+    assert!(output.stderr.contains("ca_file"), "{output:?}");
     let doctor = quorate(false, &["doctor"]);
     assert!(doctor.stdout.contains("ca_file"), "{doctor:?}");
     a_process_that_had_no_connection_does_not_wait(&masters, &file("ca.pem"));
@@ -163,8 +163,8 @@ fn client_checks_the_certificate_of_a_database_before_it_logs_in() {
     };
     let held_run = run(&trusted);
     assert_eq!(held_run.code, Some(0), "{held_run:?}");
-    let stranger = other.path().join("ca.pem");
-    let wrong = format!("{secure}?ca={}&timeout=2s", stranger.display());
+    let foreign_ca = other.path().join("ca.pem");
+    let wrong = format!("{secure}?ca={}&timeout=2s", foreign_ca.display());
     let missing = format!("{secure}?ca=/no/such/file&timeout=2s");
     let by_web = format!("{secure}?timeout=2s");
     for (master, code, expected_text) in [

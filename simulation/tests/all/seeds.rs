@@ -8,7 +8,7 @@ use quorate_simulation::{Flaw, RULES, RunOptions, Scenario, ScenarioFamily, firs
 
 #[test]
 fn simulation_with_redis_masters_breaks_no_rule_with_the_default_seeds() {
-    every_seed_passes(REDIS.short_hex());
+    every_seed_passes(REDIS.short_tier());
 }
 
 #[test]
@@ -141,7 +141,7 @@ const SEEDED_BUGS: [(Flaw, u64); 59] = [
 #[test]
 fn each_common_seeded_bug_is_caught_within_its_limit_of_seeds() {
     assert_eq!(SEEDED_BUGS.map(|(flaw, _)| flaw), Flaw::REDIS_BUGS);
-    all_are_caught(REDIS.short_hex(), is_short);
+    all_are_caught(REDIS.short_tier(), is_short);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn sound_ones_pass(seeds: u64) {
 
 #[test]
 fn simulated_clients_without_a_seeded_bug_break_no_rule_with_the_default_seeds() {
-    sound_ones_pass(REDIS.short_hex());
+    sound_ones_pass(REDIS.short_tier());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use quorate_simulation::{Flaw, ScenarioFamily};
 
 #[test]
 fn simulation_of_short_processes_breaks_no_rule_with_the_default_seeds() {
-    every_seed_passes(TRIES.short_hex());
+    every_seed_passes(TRIES.short_tier());
 }
 
 #[test]

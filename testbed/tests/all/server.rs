@@ -249,8 +249,9 @@ fn masters_start_in_parallel_and_are_independent() {
 fn a_password_is_used_for_commands_and_urls() {
     let server = server_with(ServerOptions::new().password("p@ss \"word\""));
     set(&server, "a", "b");
-    let mut stranger = Connection::tcp(server.addr(), Duration::from_secs(5)).unwrap();
-    let refusal = stranger.command(&["GET", "a"]).unwrap();
+    let mut connection_without_password =
+        Connection::tcp(server.addr(), Duration::from_secs(5)).unwrap();
+    let refusal = connection_without_password.command(&["GET", "a"]).unwrap();
     assert!(refusal.text().unwrap().starts_with("NOAUTH"), "{refusal:?}");
     assert!(
         server

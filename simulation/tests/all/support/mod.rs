@@ -5,7 +5,7 @@ use quorate_simulation::{Flaw, ScenarioFamily, Summary, Sweep, first_caught};
 /// How many seeds the tests of one family of scenarios run.
 pub(crate) struct Seeds {
     /// The number of seeds in the tests that run in every `cargo test`.
-    short_hex: u64,
+    short_tier: u64,
     /// The number of seeds in the nightly tests, which are marked `#[ignore = "nightly"]`.
     all: u64,
     /// The largest number of seeds in any test of a build without optimizations.
@@ -21,17 +21,17 @@ pub(crate) const TRIES: Seeds = Seeds::new(200, 2_000, 60);
 pub(crate) const CROSSINGS: Seeds = Seeds::new(0, 8_000, 0);
 
 impl Seeds {
-    const fn new(short_hex: u64, all: u64, debug: u64) -> Self {
+    const fn new(short_tier: u64, all: u64, debug: u64) -> Self {
         Self {
-            short_hex,
+            short_tier,
             all,
             debug,
         }
     }
 
     /// Returns the number of seeds in the tests that run in every `cargo test`. `QUORATE_SEEDS` overrides it.
-    pub(crate) fn short_hex(&self) -> u64 {
-        self.overridden_or(self.short_hex)
+    pub(crate) fn short_tier(&self) -> u64 {
+        self.overridden_or(self.short_tier)
     }
 
     /// Returns the number of seeds in the nightly tests. `QUORATE_SEEDS` overrides it.
