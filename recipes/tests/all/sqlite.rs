@@ -272,7 +272,7 @@ async fn sqlite_triggers_refuse_unchanged_statements_with_an_older_token() {
         return;
     };
     let session_of_holder = |directory: &ServerDir, token: u64| {
-        let mut session = open_session_without_timeout(directory);
+        let mut session = open_session(directory);
         session.succeed(&with_values(
             recipe("sqlite-trigger"),
             &["'docs'", &token.to_string()],
