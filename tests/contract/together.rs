@@ -566,10 +566,8 @@ fn compare(seeded_bug: SeededBug, has_far_proposals: bool, cases: u32) -> Result
         4 * combined_calls < 3 * single_calls,
         "the burst must need fewer script calls ({combined_calls}) than the single requests ({single_calls})"
     );
-    // A short run has fewer replies of each kind.
-    let least_replies = usize::try_from(2 * cases).map_or(20, |count| count.min(20));
     assert!(
-        reply_counts.iter().all(|count| *count >= least_replies),
+        reply_counts.iter().all(|count| *count > 20),
         "{reply_counts:?}"
     );
     Ok(())
@@ -583,7 +581,7 @@ fn requests_combined_into_one_command_are_answered_like_single_requests() {
 
 #[test]
 fn combined_requests_with_out_of_range_tokens_are_answered_like_single_requests() {
-    compare(SeededBug::None, true, Sequences::new(5, 24).count())
+    compare(SeededBug::None, true, Sequences::new(10, 24).count())
         .unwrap_or_else(|why| panic!("{why}"));
 }
 
