@@ -140,7 +140,7 @@ impl Command {
     }
 }
 
-/// Parses the command line `words`, which begins with the name of the program, and the `QUORATE_*` variables.
+/// Parses the command line `arguments`, which begins with the name of the program, and the `QUORATE_*` variables.
 ///
 /// # Errors
 ///
@@ -236,8 +236,8 @@ fn without_variables(command: clap::Command, ids: &[String]) -> clap::Command {
         .mut_subcommands(|command| without_variables(command, ids))
 }
 
-/// Returns an error if a word may be an option of quorate or an argument of the command to run. `words` is the whole
-/// command line. `command` contains the words that the parser regards as the command to run.
+/// Returns an error if a word may be an option of quorate or an argument of the command to run. `arguments` is the
+/// whole command line. `command` contains the words that the parser regards as the command to run.
 fn check_separator(
     name: &str,
     arguments: &[OsString],
@@ -268,7 +268,7 @@ fn check_separator(
 ///
 /// # Errors
 ///
-/// If the command line has both options. `words` is the error message.
+/// If the command line has both options. `error_text` is the error message.
 fn second_overrides_first(
     matches: &ArgMatches,
     ids: [&str; 2],

@@ -168,8 +168,8 @@ fn unconfirmed_failure(status_before: &ResourceStatus) -> Failure {
     )
 }
 
-/// The output for people: one line per master, with the state of the lock before it was deleted. `sent` is whether the
-/// deletion was sent to the masters.
+/// The output for people: one line per master, with the state of the lock before it was deleted. `was_sent` is whether
+/// the deletion was sent to the masters.
 fn page(status_before: &ResourceStatus, was_sent: bool) -> String {
     let mut text = holder_lines(status_before);
     for master in &status_before.masters {

@@ -126,7 +126,7 @@ impl Failure {
         Self::new(USAGE, message)
     }
 
-    /// Appends the text `more` to the message of this failure.
+    /// Appends the text `suffix` to the message of this failure.
     pub(crate) fn with_suffix(mut self, suffix: &str) -> Self {
         self.message.push_str(suffix);
         self

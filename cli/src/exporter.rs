@@ -94,7 +94,7 @@ impl Exporter {
         })
     }
 
-    /// Records that the lock is held. `number` is its fencing token.
+    /// Records that the lock is held. `fencing_token` is its fencing token.
     pub(crate) fn note_acquired(&mut self, fencing_token: Option<u64>) {
         self.held_since = Some(Instant::now());
         self.metrics.waited = self.started_at.elapsed();
@@ -240,9 +240,9 @@ fn replace_file(path: &Path, metrics: &mut RunMetrics) -> io::Result<()> {
     result
 }
 
-/// Locks the directory of `path` until the returned file is dropped, so that no other `quorate` replaces the file. `None`
-/// if the directory cannot be locked within [`TIMEOUT`]: the metrics are then written without the lock, because another
-/// program can hold such a lock for ever.
+/// Locks the directory of `path` until the returned file is dropped, so that no other `quorate` replaces the file.
+/// `None` if the directory cannot be locked within [`TIMEOUT`]: the metrics are then written without the lock, because
+/// another program can hold such a lock for ever.
 fn lock_directory(path: &Path) -> Option<fs::File> {
     let directory = path
         .parent()

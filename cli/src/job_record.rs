@@ -213,7 +213,7 @@ impl UnrecordedEnd {
     }
 }
 
-/// If `written` is an error, prints a warning that the command's exit code could not be recorded.
+/// If `result` is an error, prints a warning that the command's exit code could not be recorded.
 fn warn_if_unrecorded(code: u8, result: Result<(), String>) {
     if let Err(error) = result {
         output::print_notice(format!(

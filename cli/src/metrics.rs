@@ -142,8 +142,8 @@ impl RunMetrics {
         lines.join("\n")
     }
 
-    /// Reads the time of the last successful run under this resource from `earlier`, the text of the old metrics file.
-    /// Keeps this time if it is later than `self.last_success`.
+    /// Reads the time of the last successful run under this resource from `earlier_text`, the text of the old metrics
+    /// file. Keeps this time if it is later than `self.last_success`.
     pub(crate) fn merge_last_success(&mut self, earlier_text: &str) {
         let series = format!(
             "{LAST_SUCCESS}{{resource=\"{}\"}} ",

@@ -200,7 +200,7 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<Cell>]) -> String {
     }
 }
 
-/// Formats each row as several lines of at most `room` columns. Each cell begins a line, except cells with the text
+/// Formats each row as several lines of at most `width` columns. Each cell begins a line, except cells with the text
 /// `-`, which are left out.
 fn stacked_table(heading: &[&str], rows: &[Vec<Cell>], width: usize) -> String {
     let label_widths = heading

@@ -75,8 +75,9 @@ pub(crate) fn is_undecided(error: &AcquireError) -> bool {
     }
 }
 
-/// Whether a majority of the `all` masters may be up. `faults` are the faults of the masters that failed. A master may
-/// be up if its request timed out or was cancelled by the client. A master with any other fault counts as down.
+/// Whether a majority of the masters may be up; `masters` is their number. `faults` are the faults of the masters that
+/// failed. A master may be up if its request timed out or was cancelled by the client. A master with any other fault
+/// counts as down.
 pub(crate) fn may_be_up<'a>(faults: impl Iterator<Item = &'a Fault>, masters: usize) -> bool {
     let failed = faults.filter(|fault| !fault.is_silence() && **fault != Fault::Withdrawn);
     failed.count() <= masters.saturating_sub(1) / 2

@@ -454,8 +454,8 @@ fn start_failure(error: io::Error) -> Failure {
     Failure::internal(format!("cannot run the command: {error}"))
 }
 
-/// Keeps the lock for the time `rest` after the command has ended. Returns before this time has passed if the lock is
-/// lost, or if a signal asks `quorate` to end.
+/// Keeps the lock for the time `keep_time` after the command has ended. Returns before this time has passed if the
+/// lock is lost, or if a signal asks `quorate` to end.
 ///
 /// If the signal is SIGINT or SIGQUIT, returns it, so that `quorate` can kill itself with it. Otherwise returns `None`.
 async fn keep_lock(

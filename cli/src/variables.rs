@@ -94,7 +94,7 @@ fn nearest<'a>(name: &str, known_variables: &'a BTreeSet<String>) -> Option<&'a 
 
 /// Returns the element of `known_variables` that is most similar to `word`; `None` if no element is similar.
 ///
-/// `part` returns the part of an element that is compared with `word`, for example a name without its prefix.
+/// `compared_part` returns the part of an element that is compared with `word`, for example a name without its prefix.
 pub(crate) fn nearest_of<'a>(
     word: &str,
     known_words: impl Iterator<Item = &'a str>,

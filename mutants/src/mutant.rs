@@ -115,7 +115,7 @@ pub(crate) fn number(mutants: &mut [Mutant]) {
     }
 }
 
-/// Describes on one line how `code` is replaced by `other`. If the code has more than 60 characters, shows only the
+/// Describes on one line how `code` is replaced by `mutated`. If the code has more than 60 characters, shows only the
 /// part that differs.
 pub(crate) fn describe_exchange(code: &str, mutated: &str) -> String {
     let one_line = |code: &str| code.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -79,7 +79,7 @@ impl Table {
     }
 
     /// Formats two tables: the verdicts for each file, and the number of mutants that each judge (a test program or the
-    /// simulation) killed. If `only` is `Some`, counts only the mutants in `only`.
+    /// simulation) killed. If `sampled_names` is `Some`, counts only the mutants in `sampled_names`.
     pub(crate) fn summary(
         &self,
         explained: &[Survivor],

@@ -25,7 +25,7 @@ impl LossNotice {
     ///
     /// - `until`: the end of the lock's validity.
     /// - `now`: the time of the notification, or the current time if the holder has not been notified yet.
-    /// - `kept`: how long the holder's process did not run (e.g. was suspended) between `until` and `now`.
+    /// - `excused_time`: how long the holder's process did not run (e.g. was suspended) between `until` and `now`.
     pub fn judge(&mut self, until: u64, now: u64, excused_time: u64) -> Option<u64> {
         self.judged += 1;
         let delay = now.saturating_sub(until).saturating_sub(excused_time);

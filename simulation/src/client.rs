@@ -26,7 +26,7 @@ use crate::scenario::{COUNTED_WAIT, Step};
 use crate::seeded_bugs::{Flaw, FrozenHold, place_of_counted_permit};
 
 /// Runs one task of a client. All tasks of the client share the steps of the plan. If the client's previous process was
-/// killed, the tasks continue with the next step. Only the task with `first` set takes the client's last lock.
+/// killed, the tasks continue with the next step. Only the task with `is_first` set takes the client's last lock.
 pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, is_first: bool) {
     let client = Client { process, locker };
     while let Some(step) = client.next_step() {

@@ -20,7 +20,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Creates a clock that shows `begins` (nanoseconds) at [`RUN_START`] and gains `ppm` parts per million.
+    /// Creates a clock that shows `first_reading` (nanoseconds) at [`RUN_START`] and gains `ppm` parts per million.
     pub(crate) fn new(first_reading: u64, ppm: i64) -> Self {
         Self {
             set_at: RUN_START,

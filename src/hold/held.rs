@@ -203,7 +203,7 @@ impl Held {
         state.renewals_without_note == 0
     }
 
-    /// Whether a master has lost the note that describes the lock's holder. `said` is this master's reply to an
+    /// Whether a master has lost the note that describes the lock's holder. `extended` is this master's reply to an
     /// extension or renewal: one result for each key of the lock. Returns false if the note has not been sent yet.
     pub(crate) fn lacks_note(&self, extended: &[Extended]) -> bool {
         let lacks_note = |key: &Extended| matches!(key, Extended::Restored | Extended::Unnoted);
@@ -220,9 +220,9 @@ impl Held {
         self.state().renews
     }
 
-    /// Removes an ended lock from the local queues. `ended` contains these queues, and true if the next local waiter
-    /// may now request the lock from the masters. If `ended` is `None`, does nothing, because the lock has already been
-    /// removed.
+    /// Removes an ended lock from the local queues. `local_queues` contains these queues, and true if the next local
+    /// waiter may now request the lock from the masters. If `local_queues` is `None`, does nothing, because the lock
+    /// has already been removed.
     ///
     /// Never call this while the mutex of the lock's state is held.
     fn leave_local_queues(&self, local_queues: Option<(Arc<LocalQueues>, bool)>) {
@@ -325,7 +325,7 @@ impl Held {
         loop {
             let validity_change = self.validity_changed.notified();
             futures::pin_mut!(validity_change);
-            // Register for the notification first. If the lock ends right after the call of `ended` below, the
+            // Register for the notification first. If the lock ends right after the call of `end_cause` below, the
             // notification wakes this future.
             validity_change.as_mut().enable();
             if let Some(cause) = self.end_cause(runtime.now()) {

@@ -277,7 +277,7 @@ impl Schedule {
         }
     }
 
-    /// Makes the lock `id` due at `at`, if that is earlier than its current due time. Returns whether the task must
+    /// Makes the lock `id` due at `due`, if that is earlier than its current due time. Returns whether the task must
     /// wake up earlier than planned.
     pub(super) fn move_earlier(&mut self, id: u64, due: Instant) -> bool {
         let Some(entry) = self.entries.get(id).filter(|entry| due < entry.due) else {

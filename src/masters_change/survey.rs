@@ -211,7 +211,7 @@ impl Survey {
         self.masters_where(|master| master.seen.fault.is_none())
     }
 
-    /// Returns no lines if `so` is true. Otherwise returns the line `missing`, and the lines of
+    /// Returns no lines if `is_met` is true. Otherwise returns the line `missing`, and the lines of
     /// [`faults`](Self::faults).
     pub(super) fn missing_unless(&self, is_met: bool, missing: &str) -> Vec<String> {
         if is_met {

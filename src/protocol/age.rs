@@ -93,7 +93,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Returns what the client knows after the server has shown `record` in the run `run`. The reply arrived at `now`,
-    /// and `before` is what the client knew until then.
+    /// and `earlier` is what the client knew until then.
     ///
     /// The client goes on counting only while the run and the life of the record stay the same. Otherwise it counts
     /// from the age in the record; without a record of this run, it counts from zero.

@@ -38,7 +38,7 @@ impl Observed {
     /// Records the current leader, and returns whether to notify the observer. Ignores a term that is smaller than the
     /// largest known term.
     ///
-    /// `found` is the leader's lock value, its term, and whether a note is stored with its lock; `None` if there is no
+    /// `leader` is the leader's lock value, its term, and whether a note is stored with its lock; `None` if there is no
     /// leader.
     pub(crate) fn update(&mut self, leader: Option<(u128, u64, bool)>) -> bool {
         match leader {

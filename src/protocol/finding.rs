@@ -36,7 +36,7 @@ impl Finding {
         }
     }
 
-    /// Whether this finding replaces `before`, the last finding of the same wait (`None` if there is none).
+    /// Whether this finding replaces `earlier`, the last finding of the same wait (`None` if there is none).
     ///
     /// - `Split` does not replace a different finding. A split can come from leftover keys that no client holds, so the
     ///   other finding says more.

@@ -259,8 +259,8 @@ impl Tally {
         self.quorum.is_possible_without(self.faults)
     }
 
-    /// Whether a majority of each set remains without the masters that refused. Masters that failed count as masters that
-    /// can still vote.
+    /// Whether a majority of each set remains without the masters that refused. Masters that failed count as masters
+    /// that can still vote.
     pub(crate) fn is_possible_without_refusals(&self) -> bool {
         self.quorum.is_possible_without(self.no)
     }
@@ -373,7 +373,8 @@ mod tests {
         })
     }
 
-    /// How many masters of one set gave one of the answers in `what`. This function does not use the code under test.
+    /// How many masters of one set gave one of the answers in `counted_votes`. This function does not use the code
+    /// under test.
     fn count_votes(set: MasterSet, votes: &[char], counted_votes: &str) -> usize {
         let counts = |(node, vote): &(usize, &char)| {
             set.0 >> node & 1 == 1 && counted_votes.contains(**vote)

@@ -26,7 +26,8 @@ pub(crate) struct AcquireAnswers {
     late_answers: Option<Weak<dyn LateAnswers>>,
     started_at: Instant,
     is_decided: bool,
-    /// Whether a future waits for the masters to agree on the fencing token ([`settled`](Self::settled)).
+    /// Whether a future waits for the masters to agree on the fencing token
+    /// ([`agreed_or_complete`](Self::agreed_or_complete)).
     waits_for_numbers: bool,
     /// The details that refusing masters reported; `None` in most rounds.
     refusals: Option<Box<Refusals>>,
@@ -117,7 +118,7 @@ impl AcquireAnswers {
     ///
     /// - Returns `Held` if a waiter is ahead in the queue. Also returns `Held` if no master reported its queue, because
     ///   the free slots are part of this report.
-    /// - Skips the slots in the bit mask `taken`: this process holds them or already asks for them.
+    /// - Skips the slots in the bit mask `occupied`: this process holds them or already asks for them.
     pub(crate) fn next_slot(&self, permit: &Permit, occupied: u64) -> Option<NextSlot> {
         let refusals = self.refusals().filter(|refusals| refusals.ahead == Some(0));
         let Some(refusals) = refusals else {

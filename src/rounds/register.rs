@@ -232,7 +232,7 @@ impl ValueAnswers {
         })
     }
 
-    /// One line of text: how far the clock of each master is from `wall`, the time on this machine's clock in
+    /// One line of text: how far the clock of each master is from `wall_micros`, the time on this machine's clock in
     /// microseconds since 1970.
     pub(crate) fn clock_texts<'a>(
         &self,

@@ -100,7 +100,7 @@ impl OwnLocks {
     }
 
     /// Bit masks of the slots of a semaphore: first the slots that this process holds, then the slots that its tasks
-    /// other than `except` ask for.
+    /// other than `reservation` ask for.
     pub(super) fn slots(
         &self,
         permit: &Permit,

@@ -114,7 +114,8 @@ impl Process {
         .await
     }
 
-    /// Runs a new process. When `run` ends, the process dies: none of its tasks goes on, so it releases nothing.
+    /// Runs a new process. When `run_and_die` ends, the process dies: none of its tasks goes on, so it releases
+    /// nothing.
     async fn run_and_die<F, T>(self, table: &Table, run_and_die: F) -> T
     where
         F: AsyncFnOnce(Redlock) -> T + Send + 'static,

@@ -42,7 +42,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 const DEFAULT_SIZES: [usize; 5] = [1, 3, 5, 7, 9];
 
 impl Environment {
-    /// Starts as many masters as the largest number in `sizes` (default: [`DEFAULT_SIZES`]), but at least `least`
+    /// Starts as many masters as the largest number in `sizes` (default: [`DEFAULT_SIZES`]), but at least `min_masters`
     /// masters.
     pub(super) fn spawn(sizes: Option<Vec<usize>>, min_masters: usize) -> Result<Self, Failure> {
         let sizes = sizes.unwrap_or(DEFAULT_SIZES.to_vec());
@@ -157,8 +157,8 @@ impl Environment {
         })
     }
 
-    /// If `wanted` is true, measures several kinds of locks (reader, permit, and so on). Otherwise, measures the plain
-    /// lock in several settings.
+    /// If `compare_kinds` is true, measures several kinds of locks (reader, permit, and so on). Otherwise, measures
+    /// the plain lock in several settings.
     pub(super) fn with_kinds_of_locks(self, compare_kinds: bool) -> Self {
         Self {
             settings: if compare_kinds {

@@ -65,7 +65,7 @@ pub(super) async fn warm_up(redlock: &Redlock, name: &str) -> Result<(), Failure
     }
 }
 
-/// Acquires and releases the same lock repeatedly with one client, until `time` has elapsed or `cycles` cycles of
+/// Acquires and releases the same lock repeatedly with one client, until `time` has elapsed or `max_cycles` cycles of
 /// acquire and release are done.
 pub(super) async fn measure_alone(
     redlock: &Redlock,

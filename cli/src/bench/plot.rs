@@ -95,7 +95,7 @@ impl Axis {
     }
 }
 
-/// The distance between two tick marks of an axis: a round number, so that an axis from 0 to `most` has about five tick
+/// The distance between two tick marks of an axis: a round number, so that an axis from 0 to `max` has about five tick
 /// marks.
 fn tick_step(max: f64) -> f64 {
     let rough = max / 5.0;

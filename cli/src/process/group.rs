@@ -56,7 +56,7 @@ pub(crate) struct Members {
 }
 
 impl Members {
-    /// Returns `one` (such as "is") if there is exactly one process, otherwise `many` (such as "are").
+    /// Returns `singular` (such as "is") if there is exactly one process, otherwise `plural` (such as "are").
     pub(crate) fn verb<'a>(&self, singular: &'a str, plural: &'a str) -> &'a str {
         if self.visible.len() == 1 {
             singular

@@ -31,7 +31,7 @@ pub fn extended(locks: &[Extended]) -> Answer {
     Answer::Extended(locks.to_vec())
 }
 
-/// Checks that `left` is close to `ttl`, which was just set. A store without a clock may report a slightly longer
+/// Checks that `remaining` is close to `ttl`, which was just set. A store without a clock may report a slightly longer
 /// remaining time.
 #[track_caller]
 pub fn assert_about(remaining: Option<Duration>, ttl: Duration) {

@@ -16,7 +16,7 @@ pub const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-/// Waits until `seen` returns true. After [`PATIENCE`] without success, the test fails with the message `what`.
+/// Waits until `is_met` returns true. After [`PATIENCE`] without success, the test fails with the message `what`.
 pub async fn eventually(what: &str, mut is_met: impl FnMut() -> bool) {
     let started_at = Instant::now();
     while !is_met() {

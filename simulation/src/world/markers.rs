@@ -63,8 +63,8 @@ impl MarkerCheck {
 }
 
 impl MarkerCheck {
-    /// For the seeded bug `ClosingOpens`: whether the master with the marker `mark` would accept the script after the
-    /// next step of the operator (`open`), but not yet.
+    /// For the seeded bug `ClosingOpens`: whether the master with this marker would accept the script after the
+    /// operator opens the next masters, but not yet.
     fn accepts_after_open(&self, marker: Option<&str>) -> bool {
         let marker_number = number_in_marker(marker);
         let is_next = |accepted: &String| number_in_marker(Some(accepted)) == marker_number + 1;
@@ -436,7 +436,7 @@ impl World {
     }
 
     /// Called when a master has restarted. If its generation marker is now missing or has a smaller number than before
-    /// (`was`), records the master in `outdated_markers`.
+    /// (`previous_number`), records the master in `outdated_markers`.
     ///
     /// The seeded bug `MarkLostOnRestart` deletes the marker in any case, and records nothing.
     pub(super) fn record_marker_after_restart(&mut self, master: usize, previous_number: u64) {

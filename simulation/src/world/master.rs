@@ -107,15 +107,15 @@ impl SimMaster {
         self.memory.take_announced()
     }
 
-    /// Records the present state of one lock in `seen`, and returns this state.
+    /// Records the present state of one lock in `lock_states`, and returns this state.
     pub(super) fn record_lock_state(&mut self, now_us: u64, key: &[u8]) -> LockState {
         let state = self.lock_state(now_us, key);
         self.lock_states[place_of_key(key)] = state;
         state
     }
 
-    /// Records the present state of all locks in `seen`. Called after an event that is not a request, such as a clock
-    /// jump. A key that `seen` shows as expired then stays expired, even if the clock is set back later.
+    /// Records the present state of all locks in `lock_states`. Called after an event that is not a request, such as a
+    /// clock jump. A key that `lock_states` shows as expired then stays expired, even if the clock is set back later.
     pub(super) fn record_all_lock_states(&mut self, now: u64) {
         for resource in 0..PLACES {
             let key = key_of_place(resource as u8).as_bytes();

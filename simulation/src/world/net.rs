@@ -75,7 +75,8 @@ pub(super) struct PacketRoute {
 
 impl PacketRoute {
     /// Draws the true time of arrival of a packet that is sent at `now`. Each loss delays the packet by the
-    /// retransmission time, and increases `lost` by one. A partition delays the packet until the partition ends.
+    /// retransmission time, and increases `lost_packets` by one. A partition delays the packet until the partition
+    /// ends.
     pub(super) fn draw_arrival(
         &self,
         scenario: &Scenario,

@@ -158,8 +158,8 @@ impl Master {
         }
     }
 
-    /// Adds the waiter to the queue of one key if the claim has a ticket. Writes the state of the queue to `seen`.
-    /// Returns the queued waiter for which the claim must wait; `None` if there is none.
+    /// Adds the waiter to the queue of one key if the claim has a ticket. Writes the state of the queue to
+    /// `queue_info`. Returns the queued waiter for which the claim must wait; `None` if there is none.
     fn join_queue(
         &mut self,
         now: u64,

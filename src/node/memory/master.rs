@@ -681,7 +681,7 @@ impl Master {
         self.keys.remove(key);
     }
 
-    /// Sets the expiry of an existing key to `at`, in microseconds on the master's clock.
+    /// Sets the expiry of an existing key to `expires`, in microseconds on the master's clock.
     pub(super) fn expire_at(&mut self, key: &[u8], expires: u64) {
         if let Some(entry) = self.keys.get_mut(key) {
             entry.expires = Some(expires);
@@ -735,7 +735,7 @@ impl WaiterQueue {
         self.queue.first().map(|(_, waiter)| waiter)
     }
 
-    /// The waiters ahead of the waiter `me`; all waiters of the queue if `me` is not queued.
+    /// The waiters ahead of the waiter `own_id`; all waiters of the queue if `own_id` is not queued.
     pub(super) fn before(&self, own_id: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
         let before = self.queue.iter().map(|(_, waiter)| waiter);
         before.take_while(move |waiter| Some(*waiter) != own_id)

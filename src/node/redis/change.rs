@@ -382,7 +382,7 @@ impl OperatorSession {
         Ok(())
     }
 
-    /// Reads the keys of the family (lock keys, counters, values and so on). Stops when it has found at least `most`
+    /// Reads the keys of the family (lock keys, counters, values and so on). Stops when it has found at least `limit`
     /// keys.
     async fn keys(&mut self, family: Family, limit: usize) -> Result<Vec<Vec<u8>>, Fault> {
         let pattern = keys::pattern_of_prefix(family.before().as_bytes());
@@ -414,8 +414,8 @@ impl OperatorSession {
         Ok(value_names.collect())
     }
 
-    /// Reads the fencing counters whose number is at least `least`. Counters start from the time in microseconds since
-    /// 1970, so `least` is such a time.
+    /// Reads the fencing counters whose number is at least `min_number`. Counters start from the time in microseconds
+    /// since 1970, so `min_number` is such a time.
     async fn counters(&mut self, min_number: u64) -> Result<Vec<Counter>, Fault> {
         let keys = self.keys(Family::Fence, usize::MAX).await?;
         let mut counters = Vec::new();

@@ -76,7 +76,7 @@ impl RecordCache {
         self.records.len() < MAX_RECORDS / 2
     }
 
-    /// At most `most` obsolete records, with their versions. A record is obsolete if all of these conditions are met:
+    /// At most `limit` obsolete records, with their versions. A record is obsolete if all of these conditions are met:
     ///
     /// - [`CachedRecord::is_expired`] returns true for `now` and `date`.
     /// - No request has used it in the batch `since` or in a later batch.

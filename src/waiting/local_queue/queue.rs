@@ -94,8 +94,8 @@ pub(super) struct LocalWaiter {
     pub(super) occupied_elsewhere: AtomicU64,
 }
 
-/// The value of `woken` with all bits set. It is stored when this process releases a slot of the semaphore: the waiter
-/// then asks the masters at once, as if all had sent a wake-up.
+/// The value of `woken_by` with all bits set. It is stored when this process releases a slot of the semaphore: the
+/// waiter then asks the masters at once, as if all had sent a wake-up.
 pub(super) const WOKEN_BY_LOCAL_RELEASE: u64 = u64::MAX;
 
 impl LocalWaiter {

@@ -180,7 +180,7 @@ pub(crate) fn is_sleeping(marker: &str) -> bool {
     })
 }
 
-/// Waits up to ten seconds until `ready` returns true, and panics otherwise.
+/// Waits up to ten seconds until `is_met` returns true, and panics otherwise.
 pub(crate) fn wait_until(condition: &str, mut is_met: impl FnMut() -> bool) {
     let give_up_at = Instant::now() + Duration::from_secs(10);
     while !is_met() {
