@@ -372,9 +372,9 @@ mod tests {
         let read =
             |path: &Path| std::fs::read_to_string(path).expect("the source file must be readable");
         let mut checks = checks_in(&read(&source.join("findings.rs")));
-        checks.append(&mut checks_in(&read(
-            &source.join("backends/store_checks.rs"),
-        )));
+        for shared in ["backends/database.rs", "backends/store_checks.rs"] {
+            checks.append(&mut checks_in(&read(&source.join(shared))));
+        }
         for kind in std::fs::read_dir(source.join("backends")).expect("the folder of the kinds") {
             let file = kind
                 .expect("an entry of the folder")

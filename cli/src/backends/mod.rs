@@ -7,6 +7,8 @@
 #[cfg(not(all(feature = "mysql", feature = "postgres", feature = "zookeeper")))]
 mod absent;
 mod backend;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod database;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod names;

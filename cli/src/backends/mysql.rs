@@ -8,7 +8,8 @@ use quorate::node::store::StoreNode;
 use quorate::{Fault, Inspection, RedlockBuilder};
 use quorate_testbed::{MariaDb, MariaDbOptions, TestServer};
 
-use super::backend::{Backend, failed, prepared};
+use super::backend::{Backend, failed};
+use super::database::preparation_report;
 use super::names::{self, Names};
 use crate::exit::Failure;
 use crate::finding::{Add, FaultAdvice, Rules};
@@ -66,16 +67,12 @@ impl Backend for MySql {
 }
 
 async fn prepare(url: &str) -> Result<String, Failure> {
-    let report = quorate_mysql::prepare(url).await;
-    let report = report.map_err(failed)?;
-    let mut text = format!("{}: {}\n", report.name, prepared(report.made));
-    for repaired in &report.repaired {
-        text.push_str(&format!("  repaired: {repaired}\n"));
-    }
-    for grant in &report.grants {
-        text.push_str(&format!(
-            "  grant for the account that takes locks: {grant}\n"
-        ));
-    }
-    Ok(text)
+    let report = quorate_mysql::prepare(url).await.map_err(failed)?;
+    let (repaired, grants) = (&report.repaired, &report.grants);
+    Ok(preparation_report(
+        &report.name,
+        report.made,
+        repaired,
+        grants,
+    ))
 }

@@ -2,13 +2,9 @@
 
 use quorate::{Fault, Inspection};
 
-use crate::backends::store_checks;
+use crate::backends::{database, store_checks};
 use crate::finding::{Add, FaultAdvice, Rules, Severity};
 use crate::output::human;
-
-/// `doctor` warns if a database server has fewer free connections than this, which is enough for two clients. Each
-/// client opens four sessions and one connection for notifications.
-const ROOM: u64 = 2 * 5;
 
 /// The advice for a server that has reached its connection limit.
 const FEWER: &str =
@@ -88,7 +84,7 @@ pub(super) fn judge(master: &Inspection, rules: Rules, add: &mut dyn Add) {
     if master.uptime.is_some() {
         persistence(master, rules, add);
     }
-    room(master, add);
+    database::room(master, "Threads_connected", add);
     threads(master, add);
     store_checks::judge(master, add);
 }
@@ -183,39 +179,18 @@ fn persistence(master: &Inspection, rules: Rules, add: &mut dyn Add) {
     }
 }
 
-fn room(master: &Inspection, add: &mut dyn Add) {
-    let number = |name| master.setting(name).and_then(|value| value.parse().ok());
-    let (Some(most), Some(now)) = (number("max_connections"), number("Threads_connected")) else {
-        return;
-    };
-    let left: u64 = u64::saturating_sub(most, now);
-    if left < ROOM {
-        add(
-            Severity::Warning,
-            "connections",
-            format!(
-                "has room for only {left} more connections (max_connections {most}), but each client that takes locks \
-                 needs five connections"
-            ),
-            "raise max_connections, or use fewer sessions per client (?lanes= in its URL)",
-        );
-    }
-}
-
 /// Warns if the thread pool of a MariaDB server may have fewer threads than the server has connections. Waiting clients
 /// then poll, because blocked statements could occupy all threads.
 fn threads(master: &Inspection, add: &mut dyn Add) {
-    let number = |name| master.setting(name).and_then(|value| value.parse().ok());
     let pooled = master.setting("thread_handling") == Some("pool-of-threads");
     let (true, Some(threads), Some(connections)) = (
         pooled,
-        number("thread_pool_max_threads"),
-        number("max_connections"),
+        database::number(master, "thread_pool_max_threads"),
+        database::number(master, "max_connections"),
     ) else {
         return;
     };
     if threads < 2 * connections {
-        let connections: u64 = connections;
         add(
             Severity::Note,
             "threads",

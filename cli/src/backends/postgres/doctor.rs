@@ -2,12 +2,9 @@
 
 use quorate::{Fault, Inspection};
 
-use crate::backends::store_checks;
+use crate::backends::{database, store_checks};
 use crate::finding::{Add, FaultAdvice, Rules, Severity};
 
-/// `doctor` warns if a server has fewer free connections than this, which is enough for two clients. Each client opens
-/// four sessions and one connection for notifications.
-const ROOM: u64 = 2 * 5;
 /// `doctor` warns if more than this part of the queue of notifications is in use.
 const FULL: f64 = 0.25;
 /// `doctor` reports a snapshot that is older than this number of transactions.
@@ -71,33 +68,10 @@ pub(super) fn judge(master: &Inspection, _rules: Rules, add: &mut dyn Add) {
              synchronous_standby_names",
         );
     }
-    room(master, add);
+    database::room(master, "connections", add);
     notifications(master, add);
     snapshot(master, add);
     store_checks::judge(master, add);
-}
-
-fn number(master: &Inspection, name: &str) -> Option<u64> {
-    master.setting(name).and_then(|value| value.parse().ok())
-}
-
-fn room(master: &Inspection, add: &mut dyn Add) {
-    let most = number(master, "max_connections");
-    let (Some(most), Some(now)) = (most, number(master, "connections")) else {
-        return;
-    };
-    let left = most.saturating_sub(now);
-    if left < ROOM {
-        add(
-            Severity::Warning,
-            "connections",
-            format!(
-                "has room for only {left} more connections (max_connections {most}), but each client that takes locks \
-                 needs five connections"
-            ),
-            "raise max_connections, or use fewer sessions per client (?lanes= in its URL)",
-        );
-    }
 }
 
 /// Warns if the queue of notifications fills up. All databases of the server share this queue.
@@ -120,7 +94,7 @@ fn notifications(master: &Inspection, add: &mut dyn Add) {
 
 /// Reports an old snapshot, with which the server cannot remove old versions of records.
 fn snapshot(master: &Inspection, add: &mut dyn Add) {
-    let age = number(master, "oldest_snapshot_age");
+    let age = database::number(master, "oldest_snapshot_age");
     if let Some(age) = age.filter(|age| *age > OLD) {
         add(
             Severity::Note,
