@@ -17,7 +17,6 @@ const STEP_NANOS: u64 = MS / 5;
 impl World {
     /// Begins to force-release the lock on a resource, on the Redis masters that are up and not in `missed`.
     pub(super) fn begin_force_release(&mut self, resource: u8, missed: u16) {
-        self.observer.coverage.force_releases += 1;
         let mut states = Vec::new();
         for master in self.reachable_masters(missed) {
             let state = self.execute_step_at(master, resource, &Arc::default(), false);
@@ -51,10 +50,13 @@ impl World {
         } = self.force_releases[index];
         let ended = self.force_releases[index].ended.clone();
         let reached = self.reachable_masters(missed);
-        let executed = reached
+        let states = reached
             .into_iter()
             .filter_map(|master| self.execute_step_at(master, resource, &ended, recorded));
-        if !recorded && executed.count() > self.masters.len() / 2 {
+        let executed = states.count();
+        if recorded {
+            self.observer.coverage.force_releases += u64::from(executed > 0);
+        } else if executed > self.masters.len() / 2 {
             self.force_releases[index].recorded = true;
             self.schedule(self.now + STEP_NANOS, Event::ForceReleaseStep(index as u32));
         }
