@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use crate::support;
+
 /// The names of all crates that Cargo compiles for the library `quorate` with the features in `features`.
 fn packages_with_features(features: &str) -> BTreeSet<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -41,11 +43,9 @@ fn program_that_uses_only_redis_compiles_no_crate_for_other_kinds_of_masters() {
     assert!(packages.contains("quorate") && !packages.contains("redis"));
     assert!(packages_with_features("redis").contains("redis"));
     for name in &packages {
-        let other_kinds = ["mysql", "maria", "postgres", "zookeeper"];
-        assert!(
-            !other_kinds.iter().any(|kind| name.contains(kind)),
-            "{name}"
-        );
+        let other_kinds = support::kinds_of_nodes();
+        let is_of = |kind: &String| name.contains(kind.as_str());
+        assert!(!other_kinds.iter().any(is_of), "{name}");
     }
     // The feature `node` (the traits for other kinds of masters) adds no crate.
     assert_eq!(packages_with_features("node"), packages);
@@ -78,15 +78,11 @@ fn features_for(package: &str) -> BTreeSet<String> {
 #[test]
 fn only_the_simulation_contains_the_switches_of_seeded_bugs() {
     let feature = "seeded-bugs";
-    for package in [
-        "quorate-cli",
-        "quorate-contract",
-        "quorate-mysql",
-        "quorate-postgres",
-        "quorate-zookeeper",
-        "quorate-chaos",
-    ] {
-        let features = features_for(package);
+    let kinds = support::kinds_of_nodes();
+    let other_packages = ["cli", "contract", "chaos"].map(str::to_owned);
+    for package in kinds.into_iter().chain(other_packages) {
+        let package = format!("quorate-{package}");
+        let features = features_for(&package);
         assert!(
             features.contains("node") || features.contains("default"),
             "{package}: {features:?}"

@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use crate::support;
+
 /// The layers of `src/`, the lowest first. A file may import from its own layer and from lower layers.
 const LAYERS: [&[&str]; 13] = [
     &["protocol"],
@@ -27,8 +29,9 @@ const LAYERS: [&[&str]; 13] = [
     &["builder", "config", "testing", "blocking", "lib"],
 ];
 
-/// For each package, the maximum number of source files in import cycles. Lower these numbers, but never raise them.
-const MAX_CIRCLES: [(&str, usize); 12] = [
+/// For each package, the maximum number of source files in import cycles. Lower these numbers, but never raise them. In
+/// the packages of the kinds of masters (`nodes/`), the number is 0.
+const MAX_CIRCLES: [(&str, usize); 9] = [
     ("src", 0),
     ("testbed/src", 0),
     ("cli/src", 0),
@@ -37,9 +40,6 @@ const MAX_CIRCLES: [(&str, usize); 12] = [
     ("chaos/src", 0),
     ("promises/src", 0),
     ("mutants/src", 0),
-    ("nodes/zookeeper/src", 0),
-    ("nodes/mysql/src", 0),
-    ("nodes/postgres/src", 0),
     ("nodes/contract/src", 0),
 ];
 
@@ -225,8 +225,11 @@ fn files_in_circles(imports: &Imports) -> Vec<&Vec<String>> {
 
 #[test]
 fn number_of_files_in_import_cycles_does_not_grow() {
-    for (package, max_count) in MAX_CIRCLES {
-        let imports_of = imports_of(package);
+    let kinds = support::kinds_of_nodes().into_iter();
+    let kinds = kinds.map(|kind| (format!("nodes/{kind}/src"), 0));
+    let limits = MAX_CIRCLES.map(|(package, count)| (package.to_owned(), count));
+    for (package, max_count) in limits.into_iter().chain(kinds) {
+        let imports_of = imports_of(&package);
         assert!(imports_of.len() > 2, "no sources of {package} were found");
         let circles = files_in_circles(&imports_of);
         let file_names: Vec<String> = circles.iter().map(|file| file.join("/")).collect();

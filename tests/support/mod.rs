@@ -22,6 +22,24 @@ pub(crate) fn masters(n: usize) -> Masters {
     Masters::start(n).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// The kinds of masters that have a crate of their own in `nodes/`, such as `mysql`. The crate of each is
+/// `quorate-NAME`, and the feature of the command is `NAME`. The folder `contract` has the tests for all of them.
+pub(crate) fn kinds_of_nodes() -> Vec<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/nodes");
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    let crates = entries
+        .map(|entry| entry.expect("an entry"))
+        .filter(|entry| entry.path().join("Cargo.toml").is_file())
+        .map(|entry| entry.file_name().into_string().expect("a name in UTF-8"))
+        .filter(|name| name != "contract");
+    let kinds: Vec<String> = crates.collect();
+    assert!(
+        kinds.len() >= 3,
+        "no crates of kinds in {folder}: {kinds:?}"
+    );
+    kinds
+}
+
 /// Settings for newly started masters. The TTL is longer than any test waits, so a lock key disappears only if a client
 /// deletes it. The node timeout is long enough for a busy machine.
 pub(crate) fn settings<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedlockBuilder {
