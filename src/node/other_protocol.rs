@@ -14,6 +14,8 @@ pub enum Protocol {
     Redis,
     /// MySQL or MariaDB.
     MySql,
+    /// PostgreSQL.
+    Postgres,
     /// ZooKeeper.
     ZooKeeper,
     /// HTTP without TLS.
@@ -33,11 +35,13 @@ struct Row {
 }
 
 #[rustfmt::skip]
-static ROWS: [Row; 6] = [
+static ROWS: [Row; 7] = [
     Row { protocol: Protocol::Redis, observation: "an error as Redis and Valkey send it",
         text: "this is a Redis or Valkey server: use redis:// in the URL, or correct the host and the port" },
     Row { protocol: Protocol::MySql, observation: "the first packet of MySQL or MariaDB",
         text: "this is a MySQL or MariaDB server: use mysql:// in the URL, or correct the host and the port" },
+    Row { protocol: Protocol::Postgres, observation: "no answer, but the answer of PostgreSQL to a request for TLS",
+        text: "this is a PostgreSQL server: use postgres:// in the URL, or correct the host and the port" },
     Row { protocol: Protocol::ZooKeeper, observation: "the answer of ZooKeeper",
         text: "this is a ZooKeeper server: use zk:// in the URL, or correct the host and the port" },
     Row { protocol: Protocol::Http, observation: "an HTTP response, or HTML",
@@ -49,8 +53,13 @@ static ROWS: [Row; 6] = [
 ];
 
 /// The line that the client sends. Redis answers an unknown command with an error, ZooKeeper answers with its state,
-/// and a web server with an error. MySQL sends its first packet without waiting for the client.
+/// and a web server with an error. MySQL sends its first packet without waiting for the client. PostgreSQL closes the
+/// connection.
 const PROBE: &[u8; 6] = b"srvr\r\n";
+
+/// The request for TLS of PostgreSQL: its length, and a fixed number. The server answers `S` (TLS follows) or `N` (no
+/// TLS).
+const TLS_REQUEST: &[u8; 8] = b"\0\0\0\x08\x04\xd2\x16\x2f";
 
 /// How many bytes of an answer are read: the longest beginning of an answer that [`Protocol::of_answer`] compares.
 const PROBE_ANSWER_BYTES: usize = 14;
@@ -89,21 +98,35 @@ pub async fn other_protocol(
     server: impl ToSocketAddrs,
     expected: Protocol,
 ) -> Option<&'static str> {
-    let spoken = spoken_by(server).await.ok().flatten()?;
+    let answer = answer_to(&server, PROBE).await.ok()?;
+    let spoken = if answer.is_empty() {
+        let answer = answer_to(&server, TLS_REQUEST).await.ok()?;
+        matches!(answer[..], [b'S' | b'N']).then_some(Protocol::Postgres)?
+    } else {
+        Protocol::of_answer(&answer)?
+    };
     // A client of Redis understands the answers of other servers that begin with text. A part of an answer of Redis may
     // look like one of them.
     let is_unclear = expected == Protocol::Redis && spoken == Protocol::Text;
     (spoken != expected && !is_unclear).then(|| spoken.text())
 }
 
-async fn spoken_by(server: impl ToSocketAddrs) -> io::Result<Option<Protocol>> {
+/// Sends a request on a new connection, and returns the first bytes of the answer. They are empty if the server closes
+/// the connection without an answer.
+async fn answer_to(server: impl ToSocketAddrs, request: &[u8]) -> io::Result<Vec<u8>> {
     let stream = TcpStream::connect(server).await?;
-    // A new connection accepts six bytes at once.
+    // A new connection accepts a few bytes at once.
     stream.writable().await?;
-    stream.try_write(PROBE)?;
+    stream.try_write(request)?;
+    // The answer to a request for TLS has one byte, after which the server waits.
+    let wanted = if request == TLS_REQUEST {
+        1
+    } else {
+        PROBE_ANSWER_BYTES
+    };
     let mut bytes = [0; PROBE_ANSWER_BYTES];
     let mut count = 0;
-    while count < PROBE_ANSWER_BYTES {
+    while count < wanted {
         stream.readable().await?;
         match stream.try_read(&mut bytes[count..]) {
             Ok(0) => break,
@@ -111,10 +134,11 @@ async fn spoken_by(server: impl ToSocketAddrs) -> io::Result<Option<Protocol>> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // ZooKeeper closes the connection after its answer, before it has read the whole line.
             Err(_) if count > 0 => break,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
             Err(error) => return Err(error),
         }
     }
-    Ok(Protocol::of_answer(&bytes[..count]))
+    Ok(bytes[..count].to_vec())
 }
 
 #[cfg(test)]

@@ -198,6 +198,21 @@ async fn server_of_another_kind_ends_an_endless_wait() {
     }
     let url = serve_connections(answer_as_zookeeper);
     assert_wait_ends_with(&waiter(&url), "ZooKeeper", "use zk://").await;
+    for answer in [b"S", b"N"] {
+        let url = serve_connections(move |stream| answer_as_postgres(stream, answer));
+        assert_wait_ends_with(&waiter(&url), "PostgreSQL", "use postgres://").await;
+    }
+}
+
+/// Answers a request for TLS, and closes the connection at any other request, as PostgreSQL does.
+fn answer_as_postgres(mut stream: std::net::TcpStream, answer: &[u8]) {
+    let mut request = [0; 8];
+    if stream.read_exact(&mut request[..4]).is_err() || request[..4] != [0, 0, 0, 8] {
+        return;
+    }
+    if stream.read_exact(&mut request[4..]).is_ok() && stream.write_all(answer).is_ok() {
+        let _ = stream.read(&mut [0; 512]);
+    }
 }
 
 /// Answers GET, and closes the connection at any other command, as twemproxy does.
