@@ -22,6 +22,10 @@ pub enum Error {
     #[error("the program {0} is missing: install postgresql")]
     NoPostgres(&'static str),
 
+    /// The program that [`PgBouncer`](crate::PgBouncer) needs is not installed.
+    #[error("the program pgbouncer is missing: install pgbouncer")]
+    NoPgBouncer,
+
     /// The server refused a statement or command; the text is the server's message.
     #[error("{0}")]
     Refused(String),

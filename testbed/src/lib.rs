@@ -4,7 +4,8 @@
 //!   without its data; [`Masters`] are several of them. Dropping them kills the processes, and deletes
 //!   their data.
 //! - [`MariaDb`] is one real MariaDB process with the same methods. A [`Console`] is an administrator's session on it.
-//! - [`Postgres`] is one real PostgreSQL process. [`ServerDir`] is an empty directory, for tests of data that a lock protects.
+//! - [`Postgres`] is one real PostgreSQL process, and [`PgBouncer`] a connection pooler in front of it.
+//! - [`ServerDir`] is an empty directory, for tests of data that a lock protects.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
 //! - [`TestServer`] is the trait of the servers that can be masters: a [`Server`], a [`MariaDb`], a
 //!   [`Postgres`] or a [`ZooKeeper`].
@@ -69,6 +70,7 @@ pub mod measure;
 mod names;
 mod namespace;
 mod options;
+mod pgbouncer;
 mod pipe;
 mod ports;
 mod postgres;
@@ -98,6 +100,7 @@ pub use masters::Masters;
 pub use names::{LookupAnswer, Names};
 pub use namespace::{Namespace, check_isolation, isolate};
 pub use options::{Persistence, ServerOptions, Tls};
+pub use pgbouncer::PgBouncer;
 pub use postgres::{Postgres, PostgresOptions};
 pub use process::within;
 pub use proxy::Proxy;

@@ -462,7 +462,7 @@ impl Postgres {
 
     /// The port of the server. The name of its Unix socket contains this number even if the server does not listen on
     /// the port.
-    fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.lease.as_ref().map_or(5432, PortLease::port)
     }
 
@@ -604,7 +604,7 @@ impl Drop for Postgres {
 }
 
 /// Returns a command that starts `program`, as the user `nobody` if this process runs as root.
-fn unprivileged(program: &Path) -> Command {
+pub(crate) fn unprivileged(program: &Path) -> Command {
     if !is_root() {
         return tied_to_process(program, None);
     }

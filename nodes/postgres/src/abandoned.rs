@@ -2,17 +2,21 @@
 //!
 //! # Why like this
 //!
-//! A commit that waits for a synchronous standby does not end when its client closes the connection, and no timeout of
-//! the server ends it. Without a standby, each try of a client would leave another backend behind, until the server
-//! accepts no more connections.
+//! The server may still execute a request whose client has gone, for example while it waits for a row. So the next
+//! session of the process terminates these backends. Each user may terminate the backends of the same user.
 //!
-//! So the next session of the process terminates these backends. Each user may terminate the backends of the same user.
-//! To cancel the statement instead would be wrong: the server then reports the commit as done. A terminated commit is
-//! never answered, but is applied on this server, as a late commit may be.
+//! A commit that waits for a synchronous standby is different: no timeout of the server ends it. It must be neither
+//! canceled nor terminated, because it then takes effect without the standby. Without a standby, each further commit
+//! would leave another backend behind, until the server accepts no more connections.
 //!
-//! Not solved: a process that ends leaves at most one backend per lane behind.
+//! So no session begins while such a commit of this process waits, or one of another process for more than a second.
+//! The client tries to connect again after pauses that grow up to 2 s, and writes nothing meanwhile.
+//!
+//! Not solved: a process leaves at most one waiting backend per lane behind, until the standby is back.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use quorate::node::Fault;
 
 /// The largest number of backends that a process remembers.
 const MOST: usize = 64;
@@ -50,11 +54,27 @@ impl Abandoned {
     }
 }
 
-/// The statement that ends these backends.
+/// Whether a backend executes a commit that waits for a synchronous standby.
+const WAITS: &str = "wait_event IS NOT DISTINCT FROM 'SyncRep'";
+
+/// The statement that ends these backends, except those that wait for a synchronous standby. Its rows contain `t` for
+/// each commit that waits for a standby.
+///
+/// A pooler may add the address of the client to the name of the program.
 pub(crate) fn end(backends: &[Backend]) -> String {
     let each = backends.iter().map(|Backend { pid, started }| {
         format!(" OR pid={pid} AND (extract(epoch from backend_start)*1000000)::bigint={started}")
     });
     let any: String = each.collect();
-    format!("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE false{any}")
+    format!(
+        "SELECT CASE WHEN {WAITS} THEN true ELSE pg_terminate_backend(pid) AND false END FROM pg_stat_activity \
+         WHERE application_name LIKE 'quorate%' AND {WAITS} AND clock_timestamp()-state_change>'1s'{any}"
+    )
+}
+
+/// The fault of a server whose commits wait for a synchronous standby.
+pub(crate) fn unconfirmed() -> Fault {
+    let why = "an earlier commit still waits for a synchronous standby: start the standby, or remove it from \
+               synchronous_standby_names";
+    Fault::Server(why.into())
 }

@@ -63,13 +63,14 @@ impl Connection {
         Self::open_database(address, &address.database).await
     }
 
-    /// Opens a connection to a database on the server of this address. Refuses a connection pooler and an old server.
+    /// Opens a connection to a database on the server of this address. Refuses an old server, and a connection pooler that
+    /// is not in session mode.
     pub(crate) async fn open_database(address: &Address, database: &str) -> Result<Self, Fault> {
         // The future of a login is large, and many futures contain this one.
         let opening = Box::pin(Self::log_in(address, database));
         let mut connection = or_other_kind(opening, address).await?;
         connection.check_version()?;
-        connection.check_pooler().await?;
+        connection.check_pooler(address, database).await?;
         address.met.store(true, Ordering::Relaxed);
         Ok(connection)
     }
@@ -117,17 +118,31 @@ impl Connection {
         Err(Fault::Unsupported(why.into()))
     }
 
-    async fn check_pooler(&mut self) -> Result<(), Fault> {
+    async fn check_pooler(&mut self, address: &Address, database: &str) -> Result<(), Fault> {
         let announced = pooler::announced(&self.client).await;
-        let rows = self.ask("SELECT pg_backend_pid()").await?;
-        let pid = rows
-            .first()
-            .and_then(|row| row.first()?.as_ref()?.parse().ok());
-        if announced.is_some() && announced == pid {
+        let backend = self.backend().await?;
+        if backend.is_none() {
+            return Err(pooler::refused());
+        }
+        if announced == backend {
+            return Ok(());
+        }
+        // The first connection is idle now. If its backend serves the second connection, the pooler shares it.
+        let mut other = Box::pin(Self::log_in(address, database)).await?;
+        let other_backend = other.backend().await?;
+        if other_backend.is_some() && other_backend != backend && self.backend().await? == backend {
             Ok(())
         } else {
             Err(pooler::refused())
         }
+    }
+
+    /// The id of the backend process that serves this connection; `None` if the server does not show it.
+    async fn backend(&mut self) -> Result<Option<i32>, Fault> {
+        let rows = self.ask("SELECT pg_backend_pid()").await?;
+        Ok(rows
+            .first()
+            .and_then(|row| row.first()?.as_ref()?.parse().ok()))
     }
 
     /// Executes statements without parameters, and returns the rows of all of them as text.
@@ -287,8 +302,7 @@ async fn or_other_kind<T>(
     if address.met.load(Ordering::Relaxed) {
         return opening.await;
     }
-    // The protocol of PostgreSQL is not in the list, so exclude none that such a server could be taken for.
-    let other = || other_protocol((host.as_str(), *port), Protocol::Tls);
+    let other = || other_protocol((host.as_str(), *port), Protocol::Postgres);
     match tokio::time::timeout(SILENCE, &mut opening).await {
         // MySQL speaks first, so the login fails at once.
         Ok(Err(Fault::Down(why)))

@@ -30,11 +30,11 @@ use quorate::node::{Fault, ServerRun};
 use rand::RngExt as _;
 use tokio_postgres::{Client, Error};
 
-use crate::abandoned::{self, Abandoned, Backend};
+use crate::abandoned::{self, Abandoned, Backend, unconfirmed};
 use crate::connection::{Connection, TextRow, text_rows};
 use crate::fault::{fault, unprepared, unreadable};
 use crate::pipeline::{Request, in_order};
-use crate::run::{FirstSight, outdated};
+use crate::run::{FirstSight, outdated, server_name};
 use crate::sql::{self, Statements, VANISHED};
 use crate::tables::{self, Schema, VERSION};
 
@@ -55,8 +55,8 @@ const WAL: &str = "SELECT pg_walfile_name(lsn),lsn-'0/0'::pg_lsn FROM pg_current
 pub(crate) struct Met {
     /// The id of the current run of the server.
     pub(crate) run: String,
-    /// The number of the file of the records.
-    pub(crate) filenode: i64,
+    /// The text that the second column of each answer must contain.
+    pub(crate) proof: String,
     /// The name of the server.
     server: String,
     /// The age of the run.
@@ -85,7 +85,11 @@ pub(crate) async fn greet(
     // Read the known position before the server is asked: another session may note a higher one meanwhile.
     let known = seen.position();
     let past = abandoned.all();
-    let asked = ask(connection, timeout, &past).await?;
+    let mark = new_id();
+    let asked = ask(connection, timeout, &past, &mark).await?;
+    if asked.is_waiting {
+        return Err(unconfirmed());
+    }
     abandoned.remove(&past);
     let identity = asked.votes()?;
     let (filenode, path) = asked.fits()?;
@@ -106,15 +110,10 @@ pub(crate) async fn greet(
     } else {
         identity
     };
-    let server = match &*identity {
-        // No user of this database may read it. The time of the start is equal in all databases of the server.
-        "" => format!("postgres started at {}", asked.started),
-        identity => format!("postgres {identity}"),
-    };
     Ok(Met {
         run: row.id,
-        filenode,
-        server,
+        proof: sql::proof(filenode, &mark),
+        server: server_name(&identity, asked.started),
         age,
         backend: asked.backend,
         statements,
@@ -136,16 +135,20 @@ struct Asked {
     /// The position in the WAL, in bytes; `None` if it cannot be read.
     position: Option<u64>,
     backend: Option<Backend>,
+    /// Whether an earlier commit waits for a synchronous standby.
+    is_waiting: bool,
     schema: Schema,
 }
 
 /// Sets the session up, ends the backends `past`, and asks for everything that [`Asked`] contains, in one round trip.
+/// `mark` is a random text that the session gets.
 async fn ask(
     connection: &mut Connection,
     timeout: Duration,
     past: &[Backend],
+    mark: &str,
 ) -> Result<Asked, Fault> {
-    let settings = sql::settings(timeout);
+    let settings = format!("{};{}", sql::settings(timeout), sql::set_mark(mark));
     let tables = tables::question();
     let end = abandoned::end(past);
     let [vanished, alive] = VANISHED;
@@ -162,7 +165,7 @@ async fn ask(
     let answers = driver.run(async { Ok(in_order(requests).await) }).await?;
     let answers: Result<[_; 8], _> = answers.try_into();
     // Errors of the others are no obstacle: an operating system without the setting, a standby, or a missing right.
-    let Ok([set, _, _, _, state, identity, wal, tables]) = answers else {
+    let Ok([set, _, _, ended, state, identity, wal, tables]) = answers else {
         return Err(unreadable());
     };
     let failed = |error: Error| fault(&error, true);
@@ -189,6 +192,10 @@ async fn ask(
         timeline: text(&wal, 0).and_then(|file| timeline_of(&file)),
         position: text(&wal, 1).and_then(|position| position.parse().ok()),
         backend,
+        is_waiting: ended.unwrap_or_default().iter().any(|row| {
+            let is_waiting = row.first().and_then(|column| column.as_deref());
+            is_waiting == Some("t")
+        }),
         schema: Schema::read(&tables.map_err(failed)?),
     })
 }

@@ -26,7 +26,7 @@
 //! The servers must be independent of each other. Do not use a standby that may be promoted, unless it replicates
 //! synchronously: it can lack the most recent grants.
 //!
-//! Connect to the server itself, and not to a connection pooler such as pgbouncer.
+//! Connect to the server itself, or to a connection pooler such as pgbouncer in session mode.
 
 mod abandoned;
 #[cfg(feature = "tls-rustls")]

@@ -2,7 +2,7 @@
 //!
 //! # Why like this
 //!
-//! A pooler in transaction mode breaks what a lock builds on. Measured with pgbouncer 1.18:
+//! A pooler in transaction or statement mode breaks what a lock builds on. Measured with pgbouncer 1.18:
 //!
 //! - After a crash of the server, the same client connection goes on in the new run of the server, without an error. So
 //!   a session would not notice that the server has forgotten records.
@@ -17,7 +17,14 @@
 //! module lets it write such a request into memory, and never sends it: a canceled commit that waits for a standby
 //! would be reported as done.
 //!
-//! Not solved: a pooler in session mode would do no harm, but is refused, too.
+//! A pooler in session mode does no harm: each client has a backend for itself, and loses its connection together with
+//! the backend. Two connections to the pooler show the mode. In session mode, they have different backends. In the other
+//! modes, the second connection gets the backend that the first one has just used, unless other clients are faster.
+//!
+//! So a busy pooler in transaction mode may be taken for one in session mode. Its sessions are safe nevertheless,
+//! because each answer proves that the statement was executed in the session with the settings ([`crate::sql::proof`]).
+//!
+//! Not solved: a pooler that is not recognised may lose wake-ups. Clients then repeat their requests at their heartbeats.
 
 use quorate::node::Fault;
 use tokio::io::AsyncReadExt as _;
@@ -37,9 +44,10 @@ pub(crate) async fn announced(client: &Client) -> Option<i32> {
     Some(i32::from_be_bytes([a, b, c, d]))
 }
 
-/// The fault of a server behind a pooler.
+/// The fault of a server behind a pooler that shares its sessions between clients.
 pub(crate) fn refused() -> Fault {
-    let why = "a connection pooler such as pgbouncer answers instead of PostgreSQL, so locks would not be safe: name \
-               the host and the port of the PostgreSQL server itself in the URL";
+    let why = "a connection pooler such as pgbouncer shares the sessions of the server between its clients, so locks \
+               would not be safe: set pool_mode=session for this database in the pooler, or name the host and the port \
+               of the PostgreSQL server itself in the URL";
     Fault::Unsupported(why.into())
 }

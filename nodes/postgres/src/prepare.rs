@@ -85,8 +85,8 @@ impl fmt::Display for Report {
 ///
 /// It is safe to call this function again, or from several processes at the same time.
 ///
-/// The user of `url` needs the right to create a schema in the database (`CREATE`). If the database is missing, the
-/// user also needs the right `CREATEDB`.
+/// The user of `url` must be the owner of the database, or a superuser: clients trust the tables of no other user. If
+/// the database is missing, the user needs the right `CREATEDB`, and becomes its owner.
 ///
 /// # Errors
 ///
@@ -160,8 +160,15 @@ async fn prepare_at(address: &Address) -> Result<Found, Fault> {
         connection.ask(&tables::mark_complete()).await?;
     }
     let after = schema(&mut connection).await?;
-    if let Some(misfit) = after.misfits().first() {
-        return Err(unprepared(&misfit.text()));
+    match after.misfits().first() {
+        None => {}
+        // The transaction is not committed, so the schema is not created.
+        Some(Misfit::ForeignSchema) => {
+            let why = "the user in the URL is neither the owner of the database nor a superuser, so clients would not \
+                       trust the tables: prepare the server as the owner of the database";
+            return Err(Fault::Denied(why.into()));
+        }
+        Some(misfit) => return Err(unprepared(&misfit.text())),
     }
     connection.ask("COMMIT").await?;
     let repaired = misfits.iter().filter(|_| version > 0);
@@ -187,7 +194,7 @@ fn repair(misfit: Misfit) -> String {
             let table = TABLES.iter().find(|table| table.name == name);
             table.map_or(String::new(), |table| table.create.to_owned())
         }
-        Misfit::Foreign(_) | Misfit::Active(_) => String::new(),
+        Misfit::ForeignSchema | Misfit::Foreign(_) | Misfit::Active(_) => String::new(),
         Misfit::Unlogged => format!("ALTER TABLE {SCHEMA}.{} SET LOGGED", RECORD.name),
         // The row must not be kept: it may be older than a crash of the server.
         Misfit::Logged => {

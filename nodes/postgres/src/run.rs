@@ -142,6 +142,44 @@ pub(crate) fn outdated(server: &str, timeline: u32) -> Option<u32> {
     (*latest > timeline).then_some(*latest)
 }
 
+/// The names that this process uses for servers.
+#[derive(Debug, Default)]
+struct ServerNames {
+    /// By the time at which the server was started.
+    by_start: HashMap<i64, String>,
+    /// By the system identifier of the server.
+    by_identity: HashMap<String, String>,
+}
+
+impl ServerNames {
+    fn name(&mut self, identity: &str, started: i64) -> String {
+        let preferred = match identity {
+            "" => format!("postgres started at {started}"),
+            identity => {
+                let known = self.by_identity.get(identity).cloned();
+                known.unwrap_or_else(|| format!("postgres {identity}"))
+            }
+        };
+        let name = self.by_start.entry(started).or_insert(preferred).clone();
+        if !identity.is_empty() {
+            self.by_identity.insert(identity.to_owned(), name.clone());
+        }
+        name
+    }
+}
+
+/// The name that this process uses for the server with this system identifier (empty if the user may not read it), which
+/// was started at this time.
+///
+/// Two servers with the same name are taken for one. The system identifier is equal on standbys and copies. The time of
+/// the start is equal in all databases of a server, also for users who may not read the identifier.
+pub(crate) fn server_name(identity: &str, started: i64) -> String {
+    static NAMES: PerProcess<Mutex<ServerNames>> = PerProcess::new();
+    let names = NAMES.get_or_init(Mutex::default);
+    let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+    names.name(identity, started)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +224,20 @@ mod tests {
         let times =
             (991..86_400).filter(|second| seen.due_at(start + *second * SECOND, "a").is_some());
         assert!(times.count() < 100);
+    }
+
+    #[test]
+    fn servers_with_the_same_identifier_or_start_have_the_same_name() {
+        for is_known_first in [true, false] {
+            let mut names = ServerNames::default();
+            let users = if is_known_first { ["7", ""] } else { ["", "7"] };
+            let [one, other] = users.map(|identity| names.name(identity, 100));
+            assert_eq!(one, other);
+            let standby = names.name("7", 200);
+            assert_eq!(standby, one);
+            assert_ne!(names.name("8", 300), one);
+            assert_ne!(names.name("", 400), one);
+        }
     }
 
     #[test]

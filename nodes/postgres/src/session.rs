@@ -27,8 +27,8 @@ pub struct PostgresSession {
     statements: Statements,
     /// The id of the run of the server in which the session began. The session ends with the run.
     run: String,
-    /// The number of the file of the records when the session began.
-    filenode: i64,
+    /// The text that the second column of each answer must contain.
+    proof: String,
     seen: Arc<FirstSight>,
     draw: StdRng,
     /// Where the last page that was read ends: the number of records up to there, and the smallest name after it.
@@ -52,7 +52,7 @@ impl PostgresSession {
             connection,
             statements: met.statements,
             run: met.run,
-            filenode: met.filenode,
+            proof: met.proof,
             seen,
             draw: rand::make_rng(),
             paged: None,
@@ -80,12 +80,21 @@ impl PostgresSession {
         driver.run(query(client, statement, params)).await
     }
 
-    /// Returns the server's clock in the answer of a statement. Fails if the records are not in the same file as at the
-    /// beginning of the session: the table was then emptied, rewritten or created again, and has lost records perhaps.
+    /// Returns the server's clock in the answer of a statement. Fails in two cases:
+    ///
+    /// - The records are not in the same file as at the beginning of the session. The table was then emptied, rewritten
+    ///   or created again, and has lost records perhaps.
+    /// - The session lacks its settings. Behind a connection pooler, another session may have executed the statement.
     fn clock(&self, rows: &[Row]) -> Result<u64, Fault> {
         let row = rows.first().ok_or_else(unreadable)?;
-        if column::<Option<i64>>(row, 1)? != Some(self.filenode) {
-            let why = "the table of records was emptied, rewritten or created again";
+        let proof = column::<String>(row, 1)?;
+        if proof != self.proof {
+            let is_same_file = proof.split(' ').next() == self.proof.split(' ').next();
+            let why = if is_same_file {
+                "a connection pooler has passed a statement to another session of the server: use pool_mode=session"
+            } else {
+                "the table of records was emptied, rewritten or created again"
+            };
             return Err(Fault::Disconnected(why.into()));
         }
         u64::try_from(column::<i64>(row, 0)?).map_err(|_| unreadable())

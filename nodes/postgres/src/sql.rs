@@ -15,6 +15,8 @@
 //!   than an `UPDATE` alone.
 //! - **Each answer contains the number of the file of the records.** It shows a session that the table was emptied or
 //!   created again, which ends no session.
+//! - **Each answer contains a random text that only this session has set**, and `synchronous_commit`. A connection pooler
+//!   may pass a statement to another session, which lacks the settings, or belongs to a later run of the server.
 //! - **No PL/pgSQL**: it was no faster for one record. For three records, it was 1.6 to 2 times faster, which does not
 //!   justify a function that must have the version of the client.
 //! - **Plans**: the table may be nearly empty when a statement is planned, and large later. So plans may use neither
@@ -32,12 +34,23 @@ pub(crate) const LONGEST_NAME: usize = 2100;
 /// notification has less than 8,000.
 pub(crate) const LONGEST_WORD: usize = 2200;
 
-/// The first two columns of all answers: the server's clock in microseconds since 1970, and the number of the file of
-/// the records.
+/// The first two columns of all answers: the server's clock in microseconds since 1970, and the text of [`proof`].
 macro_rules! head {
     () => {
-        "(extract(epoch from clock_timestamp())*1000000)::bigint,pg_relation_filenode('quorate.record')::bigint"
+        "(extract(epoch from clock_timestamp())*1000000)::bigint,concat_ws(' ',pg_relation_filenode('quorate.record'),\
+         current_setting('synchronous_commit'),current_setting('quorate.mark',true))"
     };
+}
+
+/// The second column of an answer if the session that [`set_mark`] has marked executes the statement: the number of the
+/// file of the records, `synchronous_commit`, and the mark.
+pub(crate) fn proof(filenode: i64, mark: &str) -> String {
+    format!("{filenode} on {mark}")
+}
+
+/// The statement that marks a session with a random text.
+pub(crate) fn set_mark(mark: &str) -> String {
+    format!("SET quorate.mark='{mark}'")
 }
 
 /// The rows that a statement wants to change or to remove. `held` locks them in the order of their names.

@@ -76,11 +76,15 @@ pub(crate) fn grants() -> Vec<String> {
     std::iter::once(usage).chain(tables).collect()
 }
 
-/// Whether the owner of a table is neither the owner of the schema or of the database, nor a superuser. This owner could
-/// change the records.
-const FOREIGN: &str = "(c.relowner<>n.nspowner \
-     AND c.relowner<>(SELECT datdba FROM pg_database WHERE datname=current_database()) \
-     AND NOT coalesce((SELECT rolsuper FROM pg_roles WHERE pg_roles.oid=c.relowner),false))";
+/// Whether a role is trusted: the owner of the database, a member of it, or a superuser. These can read and change
+/// everything in the database anyway.
+fn is_trusted(role: &str) -> String {
+    format!(
+        "(pg_has_role({role},(SELECT datdba FROM pg_database WHERE datname=current_database()),'MEMBER') \
+         OR {role}=(SELECT oid FROM pg_roles WHERE rolname='pg_database_owner'))"
+    )
+}
+
 /// Whether a trigger, a rule or a policy may change the effect of statements on a table.
 const ACTIVE: &str = "(c.relrowsecurity OR EXISTS(SELECT FROM pg_rewrite WHERE ev_class=c.oid) \
      OR EXISTS(SELECT FROM pg_trigger WHERE tgrelid=c.oid AND NOT tgisinternal))";
@@ -90,9 +94,11 @@ pub(crate) fn question() -> String {
     let has = |right: &str| {
         format!("has_schema_privilege(n.oid,'USAGE') AND has_table_privilege(c.oid,'{right}')")
     };
+    let (table_owner, schema_owner) = (is_trusted("c.relowner"), is_trusted("n.nspowner"));
+    let is_foreign = format!("(c.relowner<>n.nspowner AND NOT {table_owner})");
     format!(
         "SELECT obj_description(n.oid,'pg_namespace'),c.relname,c.relpersistence,pg_relation_filenode(c.oid),\
-         pg_relation_filepath(c.oid),{},{},{},{},{FOREIGN},{ACTIVE} FROM pg_namespace n \
+         pg_relation_filepath(c.oid),{},{},{},{},{is_foreign},{ACTIVE},NOT {schema_owner} FROM pg_namespace n \
          LEFT JOIN pg_class c ON c.relnamespace=n.oid AND c.relkind='r' AND c.relname IN ('record','run') \
          WHERE n.nspname='{SCHEMA}'",
         has("SELECT"),
@@ -111,6 +117,8 @@ pub(crate) struct Schema {
     pub(crate) exists: bool,
     /// The version of the tables; `None` if they are not complete.
     pub(crate) version: Option<u64>,
+    /// Whether the schema belongs to a user that is not trusted.
+    is_foreign: bool,
     tables: Vec<Found>,
 }
 
@@ -129,6 +137,9 @@ struct Found {
 /// The fault of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Misfit {
+    /// The schema belongs to a user who is neither the owner of the database nor a superuser. This user may drop the
+    /// tables and create others.
+    ForeignSchema,
     Missing(&'static str),
     /// The table `record` is UNLOGGED, so a crash of the server would empty it.
     Unlogged,
@@ -143,12 +154,20 @@ pub(crate) enum Misfit {
 impl Misfit {
     /// Whether only an administrator can decide how to correct the table.
     pub(crate) fn needs_administrator(self) -> bool {
-        matches!(self, Self::Foreign(_) | Self::Active(_))
+        matches!(
+            self,
+            Self::ForeignSchema | Self::Foreign(_) | Self::Active(_)
+        )
     }
 
     /// The fault of the table as a clause of an error message.
     pub(crate) fn text(self) -> String {
         match self {
+            Self::ForeignSchema => format!(
+                "the schema {SCHEMA} belongs to a user who is neither the owner of the database nor a superuser: drop \
+                 the schema if you do not trust this user, or run ALTER SCHEMA {SCHEMA} OWNER TO the owner of the \
+                 database"
+            ),
             Self::Foreign(name) => format!(
                 "the table {SCHEMA}.{name} belongs to another user than the schema: drop the table if you do not trust \
                  this user, or change its owner"
@@ -178,6 +197,7 @@ impl Schema {
         for row in rows {
             let column = |number: usize| row.get(number).and_then(|value| value.as_deref());
             schema.exists = true;
+            schema.is_foreign = column(11) == Some("t");
             schema.version = column(0).and_then(|text| text.strip_prefix(COMMENT)?.parse().ok());
             let (Some(name), Some(persistence)) = (column(1), column(2)) else {
                 continue;
@@ -216,7 +236,7 @@ impl Schema {
         self.find(&RECORD)?.path.clone()
     }
 
-    /// The faults of the tables.
+    /// The faults of the schema and its tables.
     pub(crate) fn misfits(&self) -> Vec<Misfit> {
         let of = |table: &&'static Table| match self.find(table) {
             None => Some(Misfit::Missing(table.name)),
@@ -226,7 +246,11 @@ impl Schema {
             Some(_) if table.persistence == "p" => Some(Misfit::Unlogged),
             Some(_) => Some(Misfit::Logged),
         };
-        TABLES.iter().filter_map(of).collect()
+        let schema = self.is_foreign.then_some(Misfit::ForeignSchema);
+        schema
+            .into_iter()
+            .chain(TABLES.iter().filter_map(of))
+            .collect()
     }
 
     /// The rights that the user needs and does not have, as `RIGHT ON table`.

@@ -1,17 +1,18 @@
 //! Tests of connecting: Unix sockets, passwords, TLS, poolers, and servers that do not answer.
 
-use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Server, bare, get, options, put, report_not_run, server, session, sql, store_at,
+    Server, bare, change, get, name, of, options, put, report_not_run, server, session, sql,
+    store_at, wake,
 };
-use quorate::node::store::Store as _;
+use quorate::node::store::{Listener as _, Session as _, Store as _};
+use quorate::node::{Protocol, other_protocol};
 use quorate_postgres::{Postgres, prepare};
-use quorate_testbed::{PostgresOptions, ServerDir};
+use quorate_testbed::{Error, PgBouncer, PostgresOptions, ServerDir};
 
 async fn fault(url: &str) -> quorate::node::Fault {
     match store_at(url).connect().await {
@@ -140,87 +141,45 @@ async fn tls_checks_the_certificate_and_the_host_name() {
     }
 }
 
-/// A pgbouncer process, which is killed when this value is dropped.
-struct Bouncer {
-    process: Child,
-    port: u16,
-    _home: ServerDir,
-}
-
-impl Bouncer {
-    /// Starts pgbouncer before this server. Returns `None` if it is missing.
-    fn start(server: &Server, mode: &str) -> Option<Self> {
-        let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"];
-        let program = program
-            .into_iter()
-            .find(|program| Path::new(program).exists())?;
-        let home = ServerDir::create(None).expect("a directory");
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = free.local_addr().expect("an address").port();
-        drop(free);
-        let real = server.addr().expect("a port").port();
-        let file = home.path().join("pgbouncer.ini");
-        let users = home.path().join("users");
-        std::fs::write(&users, "\"postgres\" \"\"\n").expect("written");
-        let mut ini = std::fs::File::create(&file).expect("created");
-        write!(
-            ini,
-            "[databases]\n* = host={} port={real}\n[pgbouncer]\nlisten_addr=127.0.0.1\nlisten_port={port}\n\
-             unix_socket_dir=\nauth_type=trust\nauth_file={}\npool_mode={mode}\n",
-            server.dir().display(),
-            users.display()
-        )
-        .expect("written");
-        for path in [home.path(), &file, &users] {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
-                .expect("changed");
+/// Starts pgbouncer before this server. Returns `None` if it is missing.
+fn pooler(server: &Server, mode: &str) -> Option<PgBouncer> {
+    match PgBouncer::start(server, mode) {
+        Err(error @ Error::NoPgBouncer) => {
+            report_not_run(&error.to_string());
+            None
         }
-        let process = Command::new("setpriv")
-            .args([
-                "--reuid=65534",
-                "--regid=65534",
-                "--clear-groups",
-                "--pdeathsig",
-                "KILL",
-                program,
-            ])
-            .arg(&file)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
-        let listens = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-        quorate_testbed::within(Duration::from_secs(10), listens).then_some(Self {
-            process,
-            port,
-            _home: home,
-        })
+        started => Some(started.unwrap_or_else(|error| panic!("{error}"))),
     }
 }
 
-impl Drop for Bouncer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// Executes a statement in the database `locks`, through pgbouncer.
+fn sql_through(bouncer: &PgBouncer, server: &Server, statement: &str) {
+    let status = server
+        .client()
+        .args([
+            "--host=127.0.0.1",
+            &format!("--port={}", bouncer.addr().port()),
+        ])
+        .args(["--dbname=locks", "--quiet", "--command", statement])
+        .status();
+    assert!(status.expect("psql").success(), "{statement}");
 }
 
 #[tokio::test]
-async fn connection_pooler_is_refused_with_what_to_do() {
+async fn pooler_in_transaction_mode_is_refused_with_what_to_do() {
     let Some((server, _)) = server(options()).await else {
         return;
     };
-    for mode in ["transaction", "session"] {
-        let Some(bouncer) = Bouncer::start(&server, mode) else {
-            return report_not_run("pgbouncer is missing, or does not start");
+    for mode in ["transaction", "statement"] {
+        let Some(bouncer) = pooler(&server, mode) else {
+            return;
         };
-        let url = format!("postgres://postgres@127.0.0.1:{}/locks", bouncer.port);
+        let url = bouncer.url("locks");
         let refused = fault(&url).await;
         assert!(!refused.passes_by_itself(), "{refused}");
         let text = refused.to_string();
         assert!(
-            text.contains("pooler") && text.contains("server itself"),
+            text.contains("pooler") && text.contains("pool_mode=session"),
             "{text}"
         );
         let listening = store_at(&url).listen("0123456789abcdef".into()).await;
@@ -230,6 +189,60 @@ async fn connection_pooler_is_refused_with_what_to_do() {
                 .await
                 .is_err_and(|error| error.to_string().contains("pooler"))
         );
+    }
+}
+
+#[tokio::test]
+async fn pooler_in_session_mode_can_be_used_and_its_sessions_end_with_the_run_of_the_server() {
+    let Some((server, _)) = server(options()).await else {
+        return;
+    };
+    let Some(bouncer) = pooler(&server, "session") else {
+        return;
+    };
+    let store = store_at(&bouncer.url("locks"));
+    let (mut one, greeting) = store.connect().await.expect("a session");
+    let version = put(&mut one, "a", 0, "s").await;
+    let mut listener = store
+        .listen("0123456789abcdef".into())
+        .await
+        .expect("a listener");
+    let mut commit = of(change("a", version, "t"));
+    commit.wakes = vec![wake("0123456789abcdef", b"w")];
+    one.commit(&[commit]).await.expect("an answer");
+    assert_eq!(listener.next().await.expect("a message"), [b"w"]);
+    server.restart().expect("up");
+    let lost = one.load(&[name("a")]).await.expect_err("a lost session");
+    assert_eq!(lost.kind(), "disconnected", "{lost}");
+    let (_, again) = store.connect().await.expect("a session");
+    assert_ne!(greeting.run, again.run);
+}
+
+/// A pooler that begins to share its sessions after the session of quorate has begun.
+#[tokio::test]
+async fn answer_of_a_session_with_other_settings_counts_as_a_lost_session() {
+    let Some((server, _)) = server(options()).await else {
+        return;
+    };
+    let Some(bouncer) = pooler(&server, "session") else {
+        return;
+    };
+    let mut one = session(&store_at(&bouncer.url("locks"))).await;
+    put(&mut one, "a", 0, "s").await;
+    bouncer.change_mode("transaction").expect("changed");
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        // Another client of the pooler gets the session of quorate, as soon as the pooler uses the new mode.
+        sql_through(&bouncer, &server, "SET synchronous_commit=off");
+        match one.load(&[name("a")]).await {
+            Ok(_) => assert!(Instant::now() < deadline, "the setting must be noticed"),
+            Err(fault) => {
+                assert_eq!(fault.kind(), "disconnected", "{fault}");
+                assert!(fault.to_string().contains("pooler"), "{fault}");
+                return;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -260,6 +273,24 @@ async fn connecting_to_a_stopped_server_can_be_given_up() {
 }
 
 #[tokio::test]
+async fn postgres_is_named_to_clients_of_other_kinds() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    let address = server.addr().expect("a port");
+    for expected in [Protocol::Redis, Protocol::MySql, Protocol::ZooKeeper] {
+        let text = other_protocol(address, expected).await;
+        assert!(
+            text.is_some_and(|text| text.contains("use postgres://")),
+            "{text:?}"
+        );
+    }
+    assert_eq!(other_protocol(address, Protocol::Postgres).await, None);
+    // Each request that PostgreSQL does not understand adds a line to its log, and needs no session.
+    assert!(server.sql("SELECT 1").is_ok());
+}
+
+#[tokio::test]
 async fn server_of_another_kind_is_named() {
     let redis =
         quorate_testbed::Server::start(quorate_testbed::ServerOptions::new()).expect("a Redis");
@@ -269,6 +300,12 @@ async fn server_of_another_kind_is_named() {
         .to_string();
     assert!(text.contains("redis://"), "{text}");
     assert!(began.elapsed() < Duration::from_secs(3));
+    if quorate_testbed::MariaDb::available().is_ok() {
+        let options = quorate_testbed::MariaDbOptions::new();
+        let mysql = quorate_testbed::MariaDb::start(options).expect("a MariaDB");
+        let text = fault(&format!("postgres://u@127.0.0.1:{}/d", mysql.port())).await;
+        assert!(text.to_string().contains("use mysql://"), "{text}");
+    }
     let nobody = Postgres::open("postgres://u@127.0.0.1:1/d")
         .expect("a URL")
         .connect()

@@ -362,26 +362,61 @@ async fn canceled_commit_that_waited_for_a_standby_is_not_reported_as_done() {
 }
 
 #[tokio::test]
-async fn abandoned_commits_that_wait_for_a_standby_do_not_pile_up() {
+async fn server_without_its_synchronous_standby_gets_no_further_commits_until_the_first_has_ended()
+{
     let (server, store) = store!();
     let mut one = session(&store).await;
     put(&mut one, "a", 0, "s").await;
     server.set_and_reload("synchronous_standby_names", "nobody");
-    for key in ["b", "c", "d", "e", "f"] {
-        let commit = [of(change(key, 0, "s"))];
-        let waits = tokio::time::timeout(Duration::from_millis(300), one.commit(&commit)).await;
-        assert!(waits.is_err(), "the commit must wait");
-        drop(one);
-        one = session(&store).await;
-    }
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event='SyncRep'";
-    let ended = || server.sql(waiting).expect("a number") == "0\n";
-    assert!(
-        quorate_testbed::within(Duration::from_secs(3), ended),
-        "{}",
+    let commit = [of(change("b", 0, "s"))];
+    let waits = tokio::time::timeout(Duration::from_millis(300), one.commit(&commit)).await;
+    assert!(waits.is_err(), "the commit must wait");
+    drop(one);
+    let backends = || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event='SyncRep'";
         server.sql(waiting).expect("a number")
-    );
+    };
+    for _ in 0..4 {
+        let fault = store.connect().await.err().expect("no session");
+        // The pauses between tries to connect grow after this kind of fault.
+        assert_eq!(fault.kind(), "server_error", "{fault}");
+        let text = fault.to_string();
+        assert!(text.contains("synchronous_standby_names"), "{text}");
+        // The commit must be neither canceled nor terminated, because it then takes effect without its standby.
+        assert_eq!(backends(), "1\n");
+    }
+    // A process that starts later does not leave a commit behind either.
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    let other = crate::common::store(&server);
+    assert!(other.connect().await.is_err());
+    assert!(other.inspect().await.fault.is_some());
     server.set_and_reload("synchronous_standby_names", "");
+    let ended = || backends() == "0\n";
+    assert!(quorate_testbed::within(Duration::from_secs(10), ended));
+    for store in [&store, &other] {
+        let mut one = session(store).await;
+        assert_eq!(get(&mut one, "b").await.state, b"s");
+    }
+}
+
+#[tokio::test]
+async fn abandoned_commit_that_waits_for_a_row_is_ended_by_the_next_session() {
+    let (server, store) = store!();
+    let mut one = session(&store).await;
+    let version = put(&mut one, "a", 0, "s").await;
+    let console = crate::common::Console::open(
+        &server,
+        "BEGIN;UPDATE quorate.record SET version=version;SELECT",
+    );
+    let commit = [of(change("a", version, "t"))];
+    let waits = tokio::time::timeout(Duration::from_millis(300), one.commit(&commit)).await;
+    assert!(waits.is_err(), "the commit must wait");
+    drop(one);
+    let mut one = session(&store).await;
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type='Lock'";
+    let ended = || server.sql(waiting).expect("a number") == "0\n";
+    assert!(quorate_testbed::within(Duration::from_millis(700), ended));
+    drop(console);
     assert_eq!(get(&mut one, "a").await.state, b"s");
 }
 

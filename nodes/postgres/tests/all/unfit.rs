@@ -231,6 +231,74 @@ async fn table_with_a_trigger_or_of_another_owner_is_refused() {
 }
 
 #[tokio::test]
+async fn schema_of_a_user_who_does_not_own_the_database_is_refused() {
+    let Some((server, one)) = server(options()).await else {
+        return;
+    };
+    sql(
+        &server,
+        "CREATE USER other;CREATE USER owner;CREATE USER member IN ROLE owner;ALTER DATABASE locks OWNER TO owner;\
+         GRANT CREATE ON DATABASE locks TO other",
+    );
+    // The owner of a schema may drop its tables, and create others.
+    sql(&server, "ALTER SCHEMA quorate OWNER TO other");
+    let fault = one.connect().await.err().expect("unprepared");
+    assert_eq!(fault.kind(), "unprepared", "{fault}");
+    let text = fault.to_string();
+    assert!(
+        text.contains("schema quorate") && text.contains("OWNER TO"),
+        "{text}"
+    );
+    let refused = prepare(&server.url("locks")).await.expect_err("unprepared");
+    assert!(refused.to_string().contains("OWNER TO"), "{refused}");
+    for owner in ["owner", "member", "pg_database_owner", "postgres"] {
+        sql(&server, &format!("ALTER SCHEMA quorate OWNER TO {owner}"));
+        session(&one).await;
+    }
+    // A user who may create schemas, but does not own the database, prepares nothing.
+    sql(&server, "DROP SCHEMA quorate CASCADE");
+    let refused = prepare(&server.url_of("other", "locks")).await;
+    assert!(
+        refused.is_err_and(|error| error.to_string().contains("owner of the database")),
+        "the schema would be refused by clients"
+    );
+    let found = "SELECT count(*) FROM pg_namespace WHERE nspname='quorate'";
+    assert_eq!(sql(&server, found), "0\n");
+    prepare(&server.url_of("owner", "locks"))
+        .await
+        .expect("prepared");
+    session(&one).await;
+}
+
+#[tokio::test]
+async fn two_databases_have_one_name_if_only_one_user_may_read_the_system_identifier() {
+    for is_first in [true, false] {
+        let Some((server, _)) = server(options()).await else {
+            return;
+        };
+        server.sql("CREATE USER locker").expect("created");
+        let url = server.url("others");
+        let grants = prepare(&url).await.expect("prepared").grants;
+        let in_others = |statement: &str| server.sql_in("others", statement).expect("done");
+        for grant in &grants {
+            in_others(&grant.replace("TO USER", "TO locker"));
+        }
+        // Rights on functions belong to one database.
+        in_others("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC");
+        let mut names = Vec::new();
+        let mut stores = [store(&server), store_at(&server.url_of("locker", "others"))];
+        if is_first {
+            stores.reverse();
+        }
+        for store in stores {
+            names.push(store.connect().await.expect("a session").1.server);
+        }
+        assert!(names[0].is_some());
+        assert_eq!(names[0], names[1], "{is_first}");
+    }
+}
+
+#[tokio::test]
 async fn repair_of_the_table_of_the_run_keeps_its_grants() {
     let Some((server, _)) = server(options()).await else {
         return;
