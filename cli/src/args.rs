@@ -13,16 +13,18 @@ use crate::file::{self, FileOptions, FileSource};
 use crate::help::{self, Detail};
 use crate::log::Verbosity;
 use crate::{
-    bench, break_, change, check, completion, demo, doctor, exit, hold, layout, lead, manual, once,
-    prepare, quota, run, separator, status, watch,
+    backends, bench, break_, change, check, completion, demo, doctor, exit, hold, layout, lead,
+    manual, once, prepare, quota, run, separator, status, watch,
 };
 
-/// Run commands under a lock that a majority of independent masters (Redis, Valkey, MySQL, ZooKeeper) grants.
-#[derive(Debug, Parser)]
-#[command(
-    name = "quorate",
-    version,
-    long_about = "Run commands under a lock that a majority of independent masters (Redis, Valkey, MySQL, ZooKeeper) grants.\n\n\
+/// The purpose of `quorate`, in one sentence.
+fn about() -> String {
+    let servers = backends::servers();
+    format!("Run commands under a lock that a majority of independent masters ({servers}) grants.")
+}
+
+/// The promises of `quorate`.
+const PROMISES: &str = "\
         quorate renews the lock while the command runs, and stops the command when it is notified of a loss. What it \
         promises:\n\n\
         One holder. At most one client holds a lock at a time, as long as no clock jumps, clocks drift apart by at \
@@ -39,7 +41,15 @@ use crate::{
         operator force-releases the lock, the holder is notified at its next renewal, a third of the TTL later at \
         most; a paused process is notified only when it continues.\n\n\
         The resource that the command writes to should reject every token that is smaller than the largest token it \
-        has seen: only the resource can stop a process that was paused.",
+        has seen: only the resource can stop a process that was paused.";
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "quorate",
+    version,
+    about = about(),
+    long_about = format!("{}\n\n{PROMISES}", about()),
     after_help = "Try it without any setup:  quorate demo\n\nMost common use:           quorate run nightly-report -- ./report.sh",
     after_long_help = manual::after_help(),
     arg_required_else_help = true,
@@ -96,8 +106,8 @@ pub(crate) enum Command {
     /// Check whether the masters are fit to hold locks, and say what to change
     #[command(after_help = exit::help_with_codes(doctor::AFTER_HELP, &doctor::CODES))]
     Doctor(doctor::DoctorArgs),
-    /// Create the tables or the path that locks need on a MySQL, PostgreSQL or ZooKeeper server
-    #[command(after_help = exit::help_with_codes(prepare::AFTER_HELP, &prepare::CODES))]
+    /// Create what locks need on a server of any kind but Redis and Valkey, for example tables
+    #[command(after_help = exit::help_with_codes(&prepare::after_help(), &prepare::CODES))]
     PrepareServer(prepare::PrepareArgs),
     /// Replace the masters while they are in use: status, mark, begin, close, open, finish, back-out
     #[command(after_help = exit::help_with_codes(change::AFTER_HELP, &change::CODES))]

@@ -40,7 +40,7 @@ Checks (errors and warnings make the exit code 1, notes do not):
     option         a database supports the options of its URL
     threads        the thread pool of MariaDB has enough threads for waiting clients
     pooler         no connection pooler shares the connections to PostgreSQL between clients
-    replication    a PostgreSQL server with standbys commits synchronously
+    replication    no commit of a PostgreSQL server waits for a synchronous standby
     notifications  the notification queue of PostgreSQL has room
     snapshot       no old snapshot keeps PostgreSQL from removing old versions of rows
     latency        replies arrive well before the node timeout

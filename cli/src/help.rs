@@ -143,7 +143,7 @@ Every command that connects to masters has the options of this page. A flag over
 variable overrides the configuration file. Most other options also have a variable: --max-hold has QUORATE_MAX_HOLD. The
 manual page of a command lists its variables (man quorate-run). Durations need a unit: 500ms, 10s, 5m, 1h 30m.
 
-quorate doctor checks the masters, and says where each setting comes from. To set up MySQL or ZooKeeper, see
+quorate doctor checks the masters, and says where each setting comes from. To set up other masters than Redis and Valkey, see
 quorate prepare-server --help. To replace masters while they are in use, see quorate masters --help.
 
 Examples:

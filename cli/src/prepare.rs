@@ -1,16 +1,23 @@
-//! `quorate prepare-server`: creates the tables (MySQL, MariaDB, PostgreSQL) or the path (ZooKeeper) that locks need on a server.
+//! `quorate prepare-server`: creates what locks need on a server, for example tables in a database.
 
 use clap::Args;
 
-use crate::backends;
+use crate::backends::{self, Backend};
 use crate::config;
 use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::output;
 
 /// The text below the options of `quorate prepare-server --help`.
-pub(crate) const AFTER_HELP: &str = "\
-MySQL and MariaDB need four tables, PostgreSQL needs two. ZooKeeper needs a path. Redis and Valkey need nothing.
+pub(crate) fn after_help() -> String {
+    let needs = backends::ALL.map(|kind| {
+        let names = kind.names();
+        format!("    {:<18} {}", names.help, names.preparation)
+    });
+    format!("Preparation:\n{}\n\n{DETAILS}", needs.join("\n"))
+}
 
+/// The part of the help that does not depend on the list of kinds.
+const DETAILS: &str = "\
 quorate prepare-server keeps existing tables and paths, so you can run it at any time, even while locks are held. It
 creates missing tables, upgrades tables of an older version, and repairs tables with the wrong engine. If it has to
 create the table or path that stores the locks, clients ignore the votes of the server for max_ttl.
@@ -21,7 +28,7 @@ changed this ACL (setAcl), run quorate prepare-server again.
 Use an account with the right to create tables or znodes. The clients that take locks can use another account with fewer
 rights. quorate prepare-server prints the grants that the other account needs.
 
-With --print, quorate connects to no server and changes nothing. It prints SQL for MySQL and MariaDB, or a shell script
+With --print, quorate connects to no server and changes nothing. It prints SQL for a database, or a shell script
 with zkCli.sh for ZooKeeper, for example for a database migration tool. Run the SQL on each server separately. The
 printed statements create missing tables and znodes, and repair nothing.
 
@@ -53,6 +60,18 @@ pub(crate) struct PrepareArgs {
     print: bool,
 }
 
+/// The error for a server that needs no preparation.
+fn needs_none(kind: &dyn Backend) -> Failure {
+    let others = backends::ALL
+        .iter()
+        .filter_map(|kind| kind.names().schemes.first());
+    let others: Vec<String> = others.map(|scheme| format!("{scheme}://")).collect();
+    let (servers, others) = (kind.names().help, others.join(", "));
+    Failure::usage(format!(
+        "{servers} masters need no preparation: give a URL that begins with one of {others}"
+    ))
+}
+
 pub(crate) fn run(args: PrepareArgs) -> CommandResult {
     for url in &args.urls {
         let kind = backends::of_url(url);
@@ -62,9 +81,7 @@ pub(crate) fn run(args: PrepareArgs) -> CommandResult {
             kind.prepare(url).map(config::block_on)
         };
         let Some(report) = report else {
-            return Err(Failure::usage(
-                "Redis and Valkey masters need no preparation: give a mysql://, postgres:// or zk:// URL",
-            ));
+            return Err(needs_none(kind));
         };
         output::print(&report?)?;
     }

@@ -51,6 +51,16 @@ const ZOOKEEPER: &dyn Backend = &zookeeper::ZooKeeper;
 #[cfg(not(feature = "zookeeper"))]
 const ZOOKEEPER: &dyn Backend = &absent::Absent(&names::ZOOKEEPER);
 
+/// The servers of all kinds, for help texts: `Redis or Valkey, MySQL or MariaDB, ..`.
+pub(crate) fn servers() -> String {
+    ALL.map(|kind| kind.names().help).join(", ")
+}
+
+/// The names of all kinds on the command line, for help texts.
+pub(crate) fn names_of_kinds() -> String {
+    ALL.map(|kind| kind.names().name).join(", ")
+}
+
 /// The kind of the server behind a URL.
 pub(crate) fn of_url(url: &str) -> &'static dyn Backend {
     let name = url.trim().split_once("://").map_or("", |(name, _)| name);

@@ -10,6 +10,8 @@ pub(crate) struct Names {
     pub(crate) aliases: &'static [&'static str],
     /// The servers of this kind, for help texts.
     pub(crate) help: &'static str,
+    /// The preparation that `prepare-server` makes on a server of this kind.
+    pub(crate) preparation: &'static str,
     /// The schemes of URLs that lead to servers of this kind, in lower case. Also wrong ones, if the error of
     /// [`add`](super::Backend::add) then says which scheme is correct.
     pub(crate) schemes: &'static [&'static str],
@@ -24,6 +26,7 @@ pub(super) const REDIS: Names = Names {
     name: "redis",
     aliases: &[],
     help: "Redis or Valkey",
+    preparation: "none",
     schemes: &[],
     tested: &[
         ("redis", "6.2"),
@@ -39,6 +42,7 @@ pub(super) const MYSQL: Names = Names {
     name: "mysql",
     aliases: &["mariadb"],
     help: "MySQL or MariaDB",
+    preparation: "four tables",
     schemes: &["mysql", "mysqls", "mysql2", "mysqlx", "mariadb", "mariadbs"],
     tested: &[("mariadb", "10.11")],
     oldest: &["MariaDB 10.6", "MySQL 8"],
@@ -48,6 +52,7 @@ pub(super) const POSTGRES: Names = Names {
     name: "postgres",
     aliases: &["postgresql", "pg"],
     help: "PostgreSQL",
+    preparation: "a schema with two tables",
     schemes: &["postgres", "postgresql", "postgress", "pg", "pgsql"],
     tested: &[("postgresql", "15")],
     oldest: &["PostgreSQL 14"],
@@ -57,6 +62,7 @@ pub(super) const ZOOKEEPER: Names = Names {
     name: "zookeeper",
     aliases: &["zk"],
     help: "ZooKeeper",
+    preparation: "a path",
     schemes: &["zk", "zks", "zookeeper", "zookeepers"],
     tested: &[("zookeeper", "3.8")],
     oldest: &["ZooKeeper 3.5"],

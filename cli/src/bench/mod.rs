@@ -110,11 +110,9 @@ pub(crate) struct BenchArgs {
     spawn: bool,
 
     /// Start one server for each of these kinds, and measure them together; repeat the option to compare sets of masters
-    ///
-    /// The kinds are redis, mysql, postgres and zookeeper, separated by commas. In the environment variable, separate
-    /// several sets by spaces.
     #[arg(
         long,
+        long_help = nodes_help(),
         value_name = "KIND,KIND,..",
         env = "QUORATE_NODES",
         value_delimiter = ' ',
@@ -144,6 +142,16 @@ pub(crate) struct BenchArgs {
 
     #[command(flatten)]
     masters: MasterOptions,
+}
+
+/// The help of `--nodes`.
+fn nodes_help() -> String {
+    format!(
+        "Start one server for each of these kinds, and measure them together; repeat the option to compare sets of \
+         masters\n\nThe kinds are separated by commas: {}. In the environment variable, separate several sets by \
+         spaces.",
+        backends::names_of_kinds()
+    )
 }
 
 /// Runs the benchmark, prints the results, and writes the report if `--out` is given.

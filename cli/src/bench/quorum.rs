@@ -83,7 +83,7 @@ impl FromStr for KindList {
             .split(',')
             .map(|name| {
                 backends::of_name(name.trim()).ok_or_else(|| {
-                    let names = backends::ALL.map(|kind| kind.names().name).join(", ");
+                    let names = backends::names_of_kinds();
                     format!("{name:?} is not a kind of master: give one of {names}")
                 })
             })

@@ -1,6 +1,8 @@
 //! Tests of database and ZooKeeper servers that are configured wrongly, or on which `quorate prepare-server` has not
 //! run. `quorate run` and `doctor` must report the problem and the remedy at once.
 
+mod postgres;
+
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 

@@ -33,7 +33,11 @@ pub(super) fn explain<'a>(
         ),
         Fault::Unsupported(why) if why.contains("pooler") => (
             "pooler",
-            "name the host and the port of the PostgreSQL server itself in the URL of this master",
+            "set pool_mode=session in the pooler, or name the PostgreSQL server itself in the URL of this master",
+        ),
+        Fault::Server(why) if why.contains("synchronous standby") => (
+            "replication",
+            "start the standby, or remove it from synchronous_standby_names and reload the configuration",
         ),
         Fault::Unsupported(why) if why.contains("fsync") => (
             "persistence",
@@ -188,6 +192,11 @@ mod tests {
         assert_eq!(
             check(&master, unsupported("fsync is off")),
             Some("persistence")
+        );
+        let waiting = "an earlier commit still waits for a synchronous standby";
+        assert_eq!(
+            check(&master, Fault::Server(waiting.into())),
+            Some("replication")
         );
         assert_eq!(check(&master, Fault::Busy), None);
     }
