@@ -6,6 +6,7 @@
 
 use std::panic::PanicHookInfo;
 
+pub mod passfile;
 pub mod records;
 pub mod redis;
 pub mod replies;
@@ -17,11 +18,12 @@ pub type Target = fn(&[u8]) -> Depth;
 
 /// All targets: the name of each, which is also the name of its folder in `fuzz/corpus`, and its function. The function
 /// returns how far the input got, so that a test can find out whether a corpus still reaches the parser.
-pub const TARGETS: [(&str, Target); 5] = [
+pub const TARGETS: [(&str, Target); 6] = [
     ("redis", redis::run),
     ("replies", replies::run),
     ("records", records::run),
     ("urls", urls::run),
+    ("passfile", passfile::run),
     ("zookeeper", zookeeper::run),
 ];
 

@@ -24,6 +24,7 @@ fn main() -> Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     record_redis(&corpus)?;
     write_urls(&corpus)?;
+    write_passfiles(&corpus)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -118,6 +119,22 @@ fn write_urls(corpus: &Path) -> Result<()> {
         ),
         ("mysqls", "mysqls://ann:secret@h/locks"),
         (
+            "postgres",
+            "postgresql://ann:s%2Fcret@h:5433/locks?timeout=1s&lanes=2&sslmode=disable",
+        ),
+        (
+            "postgres-tls",
+            "postgres+tls://ann:secret@[::1]:5433/locks?sslcert=/c.pem&sslkey=/k.pem&sslrootcert=system",
+        ),
+        (
+            "postgres-socket",
+            "postgres://ann@/locks?host=/run/postgresql&passfile=/etc/passwords",
+        ),
+        (
+            "postgres-folder",
+            "postgres://ann:secret@%2Frun%2Fpostgresql:5433/locks",
+        ),
+        (
             "zookeeper",
             "zk://ann:secret@h1:2181+[::1]:2182+h3/a/b?timeout=1s&session=4s",
         ),
@@ -141,6 +158,25 @@ fn write_urls(corpus: &Path) -> Result<()> {
             usize::from(choice) % bound
         });
         write_corpus_file(corpus, "urls", &format!("drawn-{seed}"), &choices)?;
+    }
+    Ok(())
+}
+
+/// Files with passwords for PostgreSQL.
+fn write_passfiles(corpus: &Path) -> Result<()> {
+    for (name, text) in [
+        ("one", "db.example:5433:locks:ann:secret"),
+        (
+            "escaped",
+            "# passwords\ndb.example:5433:locks:bob:other\ndb.example:*:lo\\cks:a\\nn:s:e\\:c\\\\ret\n",
+        ),
+        ("any", "*:*:*:*:p\u{e4}ssword\r\n"),
+        (
+            "other",
+            "db.example:5432:locks:ann:wrong-port\ndb.example:5433:locks\n\n::::\n",
+        ),
+    ] {
+        write_corpus_file(corpus, "passfile", name, text.as_bytes())?;
     }
     Ok(())
 }
