@@ -63,8 +63,8 @@ impl Connection {
         Self::open_database(address, &address.database).await
     }
 
-    /// Opens a connection to a database on the server of this address. Refuses an old server, and a connection pooler that
-    /// is not in session mode.
+    /// Opens a connection to a database on the server of this address. Refuses an old server, and a connection pooler
+    /// that is not in session mode.
     pub(crate) async fn open_database(address: &Address, database: &str) -> Result<Self, Fault> {
         // The future of a login is large, and many futures contain this one.
         let opening = Box::pin(Self::log_in(address, database));

@@ -18,13 +18,15 @@
 //! would be reported as done.
 //!
 //! A pooler in session mode does no harm: each client has a backend for itself, and loses its connection together with
-//! the backend. Two connections to the pooler show the mode. In session mode, they have different backends. In the other
-//! modes, the second connection gets the backend that the first one has just used, unless other clients are faster.
+//! the backend. Two connections to the pooler show the mode. In session mode, they have different backends. In the
+//! other modes, the second connection gets the backend that the first one has just used, unless other clients are
+//! faster.
 //!
 //! So a busy pooler in transaction mode may be taken for one in session mode. Its sessions are safe nevertheless,
 //! because each answer proves that the statement was executed in the session with the settings ([`crate::sql::proof`]).
 //!
-//! Not solved: a pooler that is not recognised may lose wake-ups. Clients then repeat their requests at their heartbeats.
+//! Not solved: a pooler that is not recognised may lose wake-ups. Clients then repeat their requests at their
+//! heartbeats.
 
 use quorate::node::Fault;
 use tokio::io::AsyncReadExt as _;
