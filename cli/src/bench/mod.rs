@@ -22,6 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 
+use crate::backends;
 use crate::config::{self, MasterOptions};
 use crate::exit::{self, CommandResult, Failure, Meaning};
 use crate::output;
