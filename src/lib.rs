@@ -174,7 +174,7 @@ mod redlock;
 mod repeats;
 mod report;
 #[doc(hidden)]
-#[cfg(any(test, feature = "tls-rustls"))]
+#[cfg(any(test, feature = "tls-rustls", feature = "node"))]
 pub mod reread;
 mod resource;
 mod retry;
