@@ -9,12 +9,14 @@
 //! canceled nor terminated, because it then takes effect without the standby. Without a standby, each further commit
 //! would leave another backend behind, until the server accepts no more connections.
 //!
-//! So no session begins while such a commit of this process waits, or one of another process for more than a second.
-//! The client tries to connect again after pauses that grow up to 2 s, and writes nothing meanwhile.
+//! So no session begins while such a commit of this process waits, or one of another process for longer than the timeout
+//! in the URL, and for more than a second. The client tries to connect again after pauses that grow up to 2 s, and
+//! writes nothing meanwhile.
 //!
 //! Not solved: a process leaves at most one waiting backend per lane behind, until the standby is back.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use quorate::node::Fault;
 
@@ -54,21 +56,25 @@ impl Abandoned {
     }
 }
 
+/// A commit of another client is not noticed before it has waited for this time (1 s).
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
+
 /// Whether a backend executes a commit that waits for a synchronous standby.
 const WAITS: &str = "wait_event IS NOT DISTINCT FROM 'SyncRep'";
 
 /// The statement that ends these backends, except those that wait for a synchronous standby. Its rows contain `t` for
-/// each commit that waits for a standby.
+/// each commit that waits for a standby: of these backends, or of another client for longer than `timeout`.
 ///
 /// A pooler may add the address of the client to the name of the program.
-pub(crate) fn end(backends: &[Backend]) -> String {
+pub(crate) fn end(backends: &[Backend], timeout: Duration) -> String {
+    let limit = timeout.max(SHORTEST_WAIT).as_millis();
     let each = backends.iter().map(|Backend { pid, started }| {
         format!(" OR pid={pid} AND (extract(epoch from backend_start)*1000000)::bigint={started}")
     });
     let any: String = each.collect();
     format!(
         "SELECT CASE WHEN {WAITS} THEN true ELSE pg_terminate_backend(pid) AND false END FROM pg_stat_activity \
-         WHERE application_name LIKE 'quorate%' AND {WAITS} AND clock_timestamp()-state_change>'1s'{any}"
+         WHERE application_name LIKE 'quorate%' AND {WAITS} AND clock_timestamp()-state_change>'{limit} ms'{any}"
     )
 }
 

@@ -150,7 +150,7 @@ async fn ask(
 ) -> Result<Asked, Fault> {
     let settings = format!("{};{}", sql::settings(timeout), sql::set_mark(mark));
     let tables = tables::question();
-    let end = abandoned::end(past);
+    let end = abandoned::end(past, timeout);
     let [vanished, alive] = VANISHED;
     let texts = [
         &settings, vanished, alive, &end, STATE, IDENTITY, WAL, &tables,

@@ -387,7 +387,8 @@ async fn server_without_its_synchronous_standby_gets_no_further_commits_until_th
     }
     // A process that starts later does not leave a commit behind either.
     tokio::time::sleep(Duration::from_millis(1200)).await;
-    let other = crate::common::store(&server);
+    let other = quorate_postgres::Postgres::open(&format!("{}?timeout=1s", server.url("locks")));
+    let other = other.expect("a URL");
     assert!(other.connect().await.is_err());
     assert!(other.inspect().await.fault.is_some());
     server.set_and_reload("synchronous_standby_names", "");
