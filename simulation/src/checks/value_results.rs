@@ -6,6 +6,7 @@
 //! - The number of remaining units that a call reports agrees with the units taken so far.
 //! - A quota that was reported as lost hands out no units. The same rule applies to the work of a period.
 //! - No value is lost unless a master restarts.
+//! - A value is created a second time only after its removal, or after a majority of the masters has lost data.
 
 use std::collections::{HashMap, HashSet};
 
@@ -30,6 +31,10 @@ pub(crate) struct ValueResults {
     /// this or a later step must take no units and start no work.
     lost_values: HashMap<usize, (u64, u8)>,
     created_at: HashMap<usize, u64>,
+    /// By resource: the masters that have lost data since the value was created.
+    forgetful_masters: HashMap<usize, HashSet<usize>>,
+    /// The smallest number of forgetful masters after which a client may create the value a second time.
+    majority: usize,
     removals: RemovalHistory,
     /// Whether any master has restarted. Before the first restart, no value may be lost.
     restarted: bool,
@@ -113,8 +118,17 @@ impl ValueCall {
 }
 
 impl ValueResults {
-    pub(crate) fn new(_: &Scenario) -> Self {
-        Self::default()
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let majority = if scenario.change.is_some() {
+            // The masters of a set may have lost data before they were added to it.
+            1
+        } else {
+            scenario.masters.len() / 2 + 1
+        };
+        Self {
+            majority,
+            ..Self::default()
+        }
     }
 
     fn record_call(
@@ -183,10 +197,7 @@ impl ValueResults {
         let creation_token = self.removals.creation_tokens.get(&resource);
         let is_replaced = creation_token.is_some_and(|creation_token| *creation_token > token);
         self.removals.removal_tokens.insert(resource, token);
-        self.unit_takers.retain(|(other, _), _| *other != resource);
-        self.period_workers
-            .retain(|(other, _), _| *other != resource);
-        self.lost_values.remove(&resource);
+        self.forget_units_and_work(resource);
         let other_calls = || self.calls.values().filter(|call| call.resource == resource);
         let quota = self.quotas.get(&resource).copied().unwrap_or_default();
         let requested_units = if is_replaced {
@@ -275,7 +286,11 @@ impl ValueResults {
         }
         match result {
             ValueResult::Created => {
+                if self.was_created_before(call) {
+                    self.check_second_creation(client, resource)?;
+                }
                 self.created_at.insert(resource, now);
+                self.forgetful_masters.remove(&resource);
             }
             // At an odd step, the client uses old and new masters. It may get `Lost`, because the value may not have
             // been copied to the new masters yet.
@@ -299,6 +314,33 @@ impl ValueResults {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Checks that a majority of the masters has lost the value that a client creates a second time. Such a creation is
+    /// the decision of an operator, who then begins with a new value.
+    fn check_second_creation(&mut self, client: usize, resource: usize) -> Result<(), String> {
+        self.judged_cases += 1;
+        let forgetful = self.forgetful_masters.get(&resource);
+        let forgetful = forgetful.map_or(0, HashSet::len);
+        if forgetful < self.majority {
+            return Err(format!(
+                "client {client} creates the value r{resource} a second time, although only {forgetful} masters have \
+                 lost data since it was created"
+            ));
+        }
+        self.forget_units_and_work(resource);
+        if let Some(quota) = self.quotas.get_mut(&resource) {
+            quota.taken_units = 0;
+        }
+        Ok(())
+    }
+
+    /// Forgets which units were taken and which work was done with an earlier value of the resource.
+    fn forget_units_and_work(&mut self, resource: usize) {
+        self.unit_takers.retain(|(other, _), _| *other != resource);
+        self.period_workers
+            .retain(|(other, _), _| *other != resource);
+        self.lost_values.remove(&resource);
     }
 
     fn was_created_before(&self, call: ValueCall) -> bool {
@@ -382,7 +424,15 @@ impl Check for ValueResults {
             return Ok(());
         }
         match fact {
-            Fact::MasterRestarted { .. } => self.restarted = true,
+            Fact::MasterRestarted { master, lost_data } => {
+                self.restarted = true;
+                if *lost_data {
+                    for resource in self.created_at.keys() {
+                        let masters = self.forgetful_masters.entry(*resource).or_default();
+                        masters.insert(*master);
+                    }
+                }
+            }
             Fact::ValueCallStarted {
                 task,
                 resource,
