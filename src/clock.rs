@@ -110,9 +110,9 @@ pub(crate) mod paced {
         let read_clocks = || {
             // Read the library's clock first. If the thread is interrupted between the two readings, a lease then ends
             // too early, never too late.
-            let own = Instant::now();
+            let own_now = Instant::now();
             let tokio = std::time::Instant::now();
-            (Instant::now().saturating_since(own), own, tokio)
+            (Instant::now().saturating_since(own_now), own_now, tokio)
         };
         // Keep the fastest of 16 readings, because the thread may be interrupted between reading the two clocks.
         let readings = (0..16).map(|_| read_clocks());

@@ -76,8 +76,8 @@ impl Settings {
         let read_file = |key: &str, path: &Path| {
             std::fs::read(path).map_err(|error| {
                 let path_text = path.to_string_lossy();
-                let shown = redact::value(&path_text);
-                bad_setting(&name(key), format!("cannot read {shown}: {error}"))
+                let shown_path = redact::value(&path_text);
+                bad_setting(&name(key), format!("cannot read {shown_path}: {error}"))
             })
         };
         // Another file, for example a pipe, can be read only once.
@@ -196,8 +196,8 @@ mod tests {
 
     fn builder_from(variables: &[(&str, &str)]) -> Result<RedlockBuilder, BuildError> {
         let read_variable = |name: &str| {
-            let found = variables.iter().find(|(known, _)| *known == name);
-            found.map(|(_, value)| value.into())
+            let found_variable = variables.iter().find(|(known, _)| *known == name);
+            found_variable.map(|(_, value)| value.into())
         };
         Settings::from_variables(read_variable).and_then(RedlockBuilder::with_required_masters)
     }
@@ -235,9 +235,9 @@ mod tests {
         assert_eq!(&*redlock.core.coordinator.prefix, "locks:");
         let text = format!("{:?}", redlock.core.options);
         assert!(text.contains("api"), "{text}");
-        let classic =
+        let classic_client =
             builder_from(&[MASTERS, ("QUORATE_FENCING", "off")]).and_then(RedlockBuilder::build);
-        assert!(!classic.expect("good").core.coordinator.fencing);
+        assert!(!classic_client.expect("good").core.coordinator.fencing);
         let patient =
             builder_from(&[MASTERS, ("QUORATE_WAIT", "none")]).and_then(RedlockBuilder::build);
         assert_eq!(patient.expect("good").core.options.wait, Wait::None);
@@ -272,8 +272,11 @@ mod tests {
             ("QUORATE_MAX_HOLD", "u:s3cret@a", "'***'"),
             ("QUORATE_CA_FILE", "redis://u:s3cret@a", ""),
         ] {
-            let rest = (name != MASTERS.0).then_some(MASTERS);
-            let variables: Vec<_> = rest.into_iter().chain([(name, value)]).collect();
+            let masters_variable = (name != MASTERS.0).then_some(MASTERS);
+            let variables: Vec<_> = masters_variable
+                .into_iter()
+                .chain([(name, value)])
+                .collect();
             let error = builder_from(&variables).expect_err(name);
             let text = error.to_string();
             assert!(
@@ -315,8 +318,8 @@ mod tests {
     #[cfg(feature = "serde")]
     #[test]
     fn deserialization_of_settings_accepts_only_known_keys() {
-        let read = |text: &str| toml::from_str::<Settings>(text);
-        let settings = read(
+        let parse_settings = |text: &str| toml::from_str::<Settings>(text);
+        let settings = parse_settings(
             r#"
             masters = "redis://:p,w@a,redis://b"
             ttl = "4s"
@@ -337,16 +340,17 @@ mod tests {
         assert_eq!(settings.restart_guard, Some(RestartGuard::Off));
         assert!(!format!("{settings:?}").contains("p,w"), "{settings:?}");
         assert!(settings.builder().and_then(RedlockBuilder::build).is_ok());
-        let list = read("masters = ['redis://a']\nfencing = true").expect("good");
-        assert_eq!(list.masters, ["redis://a"]);
-        assert_eq!(list.fencing, Some(true));
+        let listed_settings =
+            parse_settings("masters = ['redis://a']\nfencing = true").expect("good");
+        assert_eq!(listed_settings.masters, ["redis://a"]);
+        assert_eq!(listed_settings.fencing, Some(true));
         for (text, expected_text) in [
             ("tll = '4s'", "unknown field `tll`"),
             ("ttl = 'ten'", "'ten' is not a duration"),
             ("ttl = 4", "a duration with its unit"),
             ("restart_guard = 'half'", "after-first-contact"),
         ] {
-            let error = read(text).expect_err(text).to_string();
+            let error = parse_settings(text).expect_err(text).to_string();
             assert!(error.contains(expected_text), "{error}");
         }
     }

@@ -216,18 +216,18 @@ impl FailedAcquire {
 
     /// Writes why there is no quorum, for example "no quorum for .. : 2 of 5 masters can vote, 3 are needed".
     fn write_no_quorum(&self, f: &mut dyn fmt::Write) -> fmt::Result {
-        let count = |is_counted: fn(&NodeReport) -> bool| {
+        let count_reports = |is_counted: fn(&NodeReport) -> bool| {
             self.reports.iter().filter(|r| is_counted(r)).count()
         };
         // A silent master counts as able to vote, because the round can end before its reply arrives.
-        let silent = count(NodeReport::is_silent);
-        let can_vote = count(NodeReport::is_vote) + silent;
+        let silent_count = count_reports(NodeReport::is_silent);
+        let can_vote = count_reports(NodeReport::is_vote) + silent_count;
         let needed = self.majority.size();
         write!(f, "no quorum for {:?}: ", self.resource)?;
         if self.majority.is_joint() {
             f.write_str("a majority of masters and a majority of next_masters are needed")?;
         } else if can_vote < needed && !self.reports.is_empty() {
-            let at_most = if silent > 0 { "at most " } else { "" };
+            let at_most = if silent_count > 0 { "at most " } else { "" };
             let masters = self.majority.nodes();
             write!(
                 f,

@@ -122,8 +122,14 @@ mod tests {
 
     #[test]
     fn value_of_another_process_is_not_used() {
-        let ours = PerProcess::new();
-        assert_eq!((*ours.get_or_init(|| 1), *ours.get_or_init(|| 2)), (1, 1));
+        let value_of_process = PerProcess::new();
+        assert_eq!(
+            (
+                *value_of_process.get_or_init(|| 1),
+                *value_of_process.get_or_init(|| 2)
+            ),
+            (1, 1)
+        );
         let inherited = PerProcess::new();
         inherited.process.get_or_init(|| Process(0));
         inherited.value.get_or_init(|| 1);
@@ -138,12 +144,16 @@ mod tests {
             Box::pin(async move { sender.send(()).expect("sent") })
         };
         let mut context = Context::from_waker(std::task::Waker::noop());
-        let mut other = ProcessBound {
+        let mut bound_to_other = ProcessBound {
             process: Process(0),
             task: Some(task(sender.clone())),
         };
-        assert!(Pin::new(&mut other).poll(&mut context).is_pending());
-        drop(other);
+        assert!(
+            Pin::new(&mut bound_to_other)
+                .poll(&mut context)
+                .is_pending()
+        );
+        drop(bound_to_other);
         assert!(
             bind_to_process(task(sender))
                 .as_mut()

@@ -226,11 +226,11 @@ fn live_tasks_of(host: &Handle) -> Vec<Arc<HostedTask>> {
     };
     let tasks = &mut watched_runtimes[index].tasks;
     tasks.retain(|task| task.upgrade().is_some_and(|task| task.is_live()));
-    let live: Vec<_> = tasks.iter().filter_map(Weak::upgrade).collect();
-    if live.is_empty() {
+    let live_tasks: Vec<_> = tasks.iter().filter_map(Weak::upgrade).collect();
+    if live_tasks.is_empty() {
         watched_runtimes.swap_remove(index);
     }
-    live
+    live_tasks
 }
 
 /// Checks at regular intervals whether the runtime runs its tasks. Ends when the runtime has no task of the library.
@@ -283,8 +283,8 @@ mod tests {
 
     impl Drop for DropReporter {
         fn drop(&mut self) {
-            let name = std::thread::current().name().map(str::to_owned);
-            let _ = self.0.send(name);
+            let thread_name = std::thread::current().name().map(str::to_owned);
+            let _ = self.0.send(thread_name);
         }
     }
 
@@ -348,10 +348,10 @@ mod tests {
                 .iter()
                 .any(|watched| watched.runtime == id)
         };
-        let until = std::time::Instant::now() + Duration::from_secs(30);
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
         while is_watched() {
             assert!(
-                std::time::Instant::now() < until,
+                std::time::Instant::now() < deadline,
                 "a runtime must be removed from the watched runtimes after its shutdown"
             );
             std::thread::sleep(CHECK_INTERVAL / 10);

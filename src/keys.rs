@@ -7,13 +7,13 @@ pub(crate) const RESERVED: &str = "quorate:";
 
 /// A glob pattern that matches the lock keys of all slots of all semaphores.
 pub(crate) fn pattern_of_all_slots() -> Vec<u8> {
-    pattern_of_prefix(Family::Slot.before().as_bytes())
+    pattern_of_prefix(Family::Slot.key_prefix().as_bytes())
 }
 
 /// Splits the key of a semaphore's slot into the slot's number and the semaphore's name with its key prefix. `None` for
 /// other keys.
 pub(crate) fn parse_slot_key(key: &[u8]) -> Option<(u8, &[u8])> {
-    let rest = key.strip_prefix(Family::Slot.before().as_bytes())?;
+    let rest = key.strip_prefix(Family::Slot.key_prefix().as_bytes())?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (slot, name) = rest.split_at(digits);
     let slot = std::str::from_utf8(slot).ok()?.parse().ok()?;
@@ -33,55 +33,59 @@ pub(crate) fn queue_name_of(key: &[u8]) -> Cow<'_, [u8]> {
 /// lock value of the hold, and the lock key.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) fn hold_note_key(value: &[u8], key: &[u8]) -> Vec<u8> {
-    [Family::HoldNote.before().as_bytes(), value, b":", key].concat()
+    [Family::HoldNote.key_prefix().as_bytes(), value, b":", key].concat()
 }
 
 /// The lock key of a semaphore's slot; `name` is the semaphore's name with the key prefix.
 pub(crate) fn slot_key(name: &[u8], slot: u8) -> Vec<u8> {
-    [format!("{}{slot}:", Family::Slot.before()).as_bytes(), name].concat()
+    [
+        format!("{}{slot}:", Family::Slot.key_prefix()).as_bytes(),
+        name,
+    ]
+    .concat()
 }
 
 /// The name under which a semaphore's queue is stored; `name` is the semaphore's name with the key prefix.
 pub(crate) fn semaphore_queue_name(name: &[u8]) -> Vec<u8> {
-    [Family::Slot.before().as_bytes(), b"line:", name].concat()
+    [Family::Slot.key_prefix().as_bytes(), b"line:", name].concat()
 }
 
 /// The prefix of the channels that wake waiters. It is followed by the id of the waiting client's `Redlock` (16
 /// hexadecimal digits).
-pub(crate) const WAKE: &str = "quorate:wake:";
+pub(crate) const WAKE_CHANNEL_PREFIX: &str = "quorate:wake:";
 
 /// The key of the generation marker. The marker contains a number that grows while masters are being replaced.
-pub(crate) const MASTERS: &str = "quorate:masters";
+pub(crate) const MARKER_KEY: &str = "quorate:masters";
 
 /// The key of the age record: how long clients have watched the present run of the server (docs/protocol.md, "Age
 /// records").
-pub(crate) const AGE: &str = "quorate:masters:age";
+pub(crate) const AGE_KEY: &str = "quorate:masters:age";
 
-/// The placeholder for the prefix [`WAKE`] in scripts and in the table of access rights.
-pub(crate) const WAKE_PLACE: &str = "{wake}";
+/// The placeholder for the prefix [`WAKE_CHANNEL_PREFIX`] in scripts and in the table of access rights.
+pub(crate) const WAKE_PLACEHOLDER: &str = "{wake}";
 
 /// The value of the lock key while readers hold the lock.
-pub(crate) const SHARED: &str = "quorate:shared";
+pub(crate) const SHARED_LOCK_VALUE: &str = "quorate:shared";
 
-/// The placeholder for the value [`SHARED`] in scripts.
-const SHARED_PLACE: &str = "{shared}";
+/// The placeholder for the value [`SHARED_LOCK_VALUE`] in scripts.
+const SHARED_PLACEHOLDER: &str = "{shared}";
 
 /// The beginning of the lock key's value while an owner holds the lock; the owner's id follows.
-pub(crate) const OWNER: &str = "quorate:owner:";
+pub(crate) const OWNER_VALUE_PREFIX: &str = "quorate:owner:";
 
 /// Whether `held`, the value of a lock key, shows that the holds of readers or of one owner share the lock.
-pub(crate) fn is_marker(held: &[u8]) -> bool {
-    held == SHARED.as_bytes() || held.starts_with(OWNER.as_bytes())
+pub(crate) fn is_shared_value(held: &[u8]) -> bool {
+    held == SHARED_LOCK_VALUE.as_bytes() || held.starts_with(OWNER_VALUE_PREFIX.as_bytes())
 }
 
-/// The placeholder for the value prefix [`OWNER`] in scripts.
-const OWNER_PLACE: &str = "{owner}";
+/// The placeholder for the value prefix [`OWNER_VALUE_PREFIX`] in scripts.
+const OWNER_PLACEHOLDER: &str = "{owner}";
 
 /// The prefix of the channel on which the new leader of an election is announced; the lock key follows.
-pub(crate) const LEADER: &str = "quorate:leader:";
+pub(crate) const LEADER_CHANNEL_PREFIX: &str = "quorate:leader:";
 
-/// The placeholder for the prefix [`LEADER`] in scripts and in the table of access rights.
-pub(crate) const LEADER_PLACE: &str = "{leader}";
+/// The placeholder for the prefix [`LEADER_CHANNEL_PREFIX`] in scripts and in the table of access rights.
+pub(crate) const LEADER_PLACEHOLDER: &str = "{leader}";
 
 /// The kinds of keys that quorate stores on a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,7 +148,7 @@ impl Family {
     ];
 
     /// The prefix of the keys of this kind; the lock key follows.
-    pub(crate) fn before(self) -> &'static str {
+    pub(crate) fn key_prefix(self) -> &'static str {
         match self {
             Self::Lock => "",
             Self::Fence => "quorate:fence:",
@@ -158,14 +162,14 @@ impl Family {
             Self::SlotFence => "quorate:fence:quorate:slot:",
             Self::Note => "quorate:note:",
             Self::HoldNote => "quorate:note:quorate:hold:",
-            Self::Age => AGE,
-            Self::Masters => MASTERS,
+            Self::Age => AGE_KEY,
+            Self::Masters => MARKER_KEY,
             Self::Lines => "quorate:lines",
         }
     }
 
-    /// The placeholder for the [prefix](Self::before) in scripts and in the table of access rights.
-    pub(crate) fn place(self) -> &'static str {
+    /// The placeholder for the [prefix](Self::key_prefix) in scripts and in the table of access rights.
+    pub(crate) fn placeholder(self) -> &'static str {
         match self {
             Self::Lock => "{lock}",
             Self::Fence => "{fence}",
@@ -192,24 +196,24 @@ impl Family {
 
     /// The key of this kind that belongs to a lock key.
     #[cfg(any(test, feature = "testing", feature = "node"))]
-    pub(crate) fn of(self, lock: &[u8]) -> Vec<u8> {
-        [self.before().as_bytes(), lock].concat()
+    pub(crate) fn key_of(self, lock: &[u8]) -> Vec<u8> {
+        [self.key_prefix().as_bytes(), lock].concat()
     }
 }
 
 /// The lock key to which a key of this kind belongs.
 #[cfg(any(test, feature = "node"))]
 pub(crate) fn lock_of(key: &[u8]) -> &[u8] {
-    let hold_note_of = key.strip_prefix(Family::HoldNote.before().as_bytes());
+    let hold_note_of = key.strip_prefix(Family::HoldNote.key_prefix().as_bytes());
     // The prefix is followed by the hold's lock value (32 hexadecimal digits), a colon and the lock key.
     if let Some(lock) = hold_note_of.and_then(|rest| rest.get(33..)) {
         return lock;
     }
     let side_families = [Family::Fence, Family::Broken, Family::Value, Family::Note];
-    let mut lock = side_families
+    let mut lock_key = side_families
         .iter()
-        .filter_map(|family| key.strip_prefix(family.before().as_bytes()));
-    lock.next().unwrap_or(key)
+        .filter_map(|family| key.strip_prefix(family.key_prefix().as_bytes()));
+    lock_key.next().unwrap_or(key)
 }
 
 /// Whether a key belongs to quorate but is not a lock key.
@@ -233,13 +237,13 @@ pub(crate) fn pattern_of_prefix(prefix: &[u8]) -> Vec<u8> {
 /// Replaces the placeholders in the text of a script with the key prefixes that they stand for.
 pub(crate) fn fill_placeholders(script: &str) -> String {
     let with_families = Family::ALL.iter().fold(script.to_owned(), |text, family| {
-        text.replace(family.place(), family.before())
+        text.replace(family.placeholder(), family.key_prefix())
     });
     with_families
-        .replace(WAKE_PLACE, WAKE)
-        .replace(SHARED_PLACE, SHARED)
-        .replace(OWNER_PLACE, OWNER)
-        .replace(LEADER_PLACE, LEADER)
+        .replace(WAKE_PLACEHOLDER, WAKE_CHANNEL_PREFIX)
+        .replace(SHARED_PLACEHOLDER, SHARED_LOCK_VALUE)
+        .replace(OWNER_PLACEHOLDER, OWNER_VALUE_PREFIX)
+        .replace(LEADER_PLACEHOLDER, LEADER_CHANNEL_PREFIX)
 }
 
 #[cfg(test)]
@@ -250,9 +254,9 @@ mod tests {
     fn lock_key_is_derived_from_each_key_of_the_lock() {
         for lock in [&b"a"[..], b"a:b", &slot_key(b"api", 3)] {
             for family in [Family::Lock, Family::Fence, Family::Broken, Family::Value] {
-                assert_eq!(lock_of(&family.of(lock)), lock, "{family:?}");
+                assert_eq!(lock_of(&family.key_of(lock)), lock, "{family:?}");
             }
-            assert_eq!(lock_of(&Family::Note.of(lock)), lock);
+            assert_eq!(lock_of(&Family::Note.key_of(lock)), lock);
             assert_eq!(lock_of(&hold_note_key(&[b'7'; 32], lock)), lock);
         }
     }

@@ -181,7 +181,7 @@ impl Redlock {
     pub async fn list_values(&self) -> Vec<ListedValue> {
         let coordinator = &self.core.coordinator;
         let key_prefix = [
-            Family::Value.before().as_bytes(),
+            Family::Value.key_prefix().as_bytes(),
             coordinator.prefix.as_bytes(),
         ]
         .concat();

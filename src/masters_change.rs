@@ -134,35 +134,39 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`], which lists all conditions that are not met. If the checks pass but a later part of
     /// the step fails, some or all markers have already been written.
     pub async fn begin(&self) -> Result<Survey, ChangeError> {
-        let before = self.survey().await;
-        let mut missing = before.obstacles();
-        missing.extend(before.faults_where(|master| master.is_next));
-        missing.extend(before.unfit_next_masters(self.redlock.core.options.max_ttl));
+        let survey_before = self.survey().await;
+        let mut missing_conditions = survey_before.obstacles();
+        missing_conditions.extend(survey_before.faults_where(|master| master.is_next));
+        missing_conditions
+            .extend(survey_before.unfit_next_masters(self.redlock.core.options.max_ttl));
         if self.configuration.first_marker() > 0
-            && !before.is_open_for(self.configuration.first_marker() - 2)
+            && !survey_before.is_open_for(self.configuration.first_marker() - 2)
         {
-            missing.push(
+            missing_conditions.push(
                 "masters_generation is above 0, but the previous replacement has not completed its step `open`: finish \
                  that replacement first"
                     .into(),
             );
         }
-        missing.extend(before.clients_of_other_masters());
-        missing.extend(before.markers_without_name());
-        missing.extend(self.alternating_addresses(&before).await);
-        refuse_if_missing(missing)?;
-        let after = self
-            .raise_markers_restoring(0, |master| before.has_marker_like(master))
+        missing_conditions.extend(survey_before.clients_of_other_masters());
+        missing_conditions.extend(survey_before.markers_without_name());
+        missing_conditions.extend(self.alternating_addresses(&survey_before).await);
+        refuse_if_missing(missing_conditions)?;
+        let survey_after = self
+            .raise_markers_restoring(0, |master| survey_before.has_marker_like(master))
             .await;
-        let has_begun = after.stage() >= ChangeStage::Begun;
-        refuse_if_missing(after.missing_unless(
+        let has_begun = survey_after.stage() >= ChangeStage::Begun;
+        refuse_if_missing(survey_after.missing_unless(
             has_begun,
             "too few old masters or too few next masters have the generation marker: run the step `begin` again",
         ))?;
-        let after = self.carry_early(after).await?;
-        let mut advice = before.next_masters_with_values();
-        advice.extend(after.advice);
-        Ok(Survey { advice, ..after })
+        let survey_after = self.carry_early(survey_after).await?;
+        let mut advice = survey_before.next_masters_with_values();
+        advice.extend(survey_after.advice);
+        Ok(Survey {
+            advice,
+            ..survey_after
+        })
     }
 
     /// Second step: closes the old masters. From then on, clients that know only the old masters get no votes. Then
@@ -178,24 +182,24 @@ impl MastersChange<'_> {
     /// - No majority of the old masters could be closed. Those that were closed stay closed.
     /// - The configured user lacks a right on a master.
     pub async fn close(&self) -> Result<Survey, ChangeError> {
-        let before = self.survey().await;
-        let mut missing = before.obstacles();
-        if before.stage() < ChangeStage::Begun {
-            missing.push(
+        let survey_before = self.survey().await;
+        let mut missing_conditions = survey_before.obstacles();
+        if survey_before.stage() < ChangeStage::Begun {
+            missing_conditions.push(
                 "too few old masters or too few next masters have the generation marker of this replacement: run the \
                  step `begin` first"
                     .into(),
             );
         }
-        missing.extend(before.clients_without_notice(self.allow_unknown_clients));
-        refuse_if_missing(missing)?;
-        let after = self.raise_markers(1).await;
-        let is_closed = after.stage() >= ChangeStage::Closed;
-        refuse_if_missing(after.missing_unless(
+        missing_conditions.extend(survey_before.clients_without_notice(self.allow_unknown_clients));
+        refuse_if_missing(missing_conditions)?;
+        let survey_after = self.raise_markers(1).await;
+        let is_closed = survey_after.stage() >= ChangeStage::Closed;
+        refuse_if_missing(survey_after.missing_unless(
             is_closed,
             "no majority of the old masters is closed: run the step `close` again",
         ))?;
-        self.carry_early(after).await
+        self.carry_early(survey_after).await
     }
 
     /// Repeats the last part of [`close`](Self::close):
@@ -211,12 +215,12 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`], which lists all conditions that are not met: for example, no majority of the old
     /// masters is closed, or a client does not check the generation marker.
     pub async fn closed(&self) -> Result<Survey, ChangeError> {
-        let before = self.survey().await;
-        refuse_if_missing(before.obstacles())?;
-        if before.stage() < ChangeStage::Closed {
-            let missing =
+        let survey_before = self.survey().await;
+        refuse_if_missing(survey_before.obstacles())?;
+        if survey_before.stage() < ChangeStage::Closed {
+            let missing_conditions =
                 vec!["no majority of the old masters is closed: run the step `close` first".into()];
-            return Err(ChangeError::Missing(missing));
+            return Err(ChangeError::Missing(missing_conditions));
         }
         // Raise the markers again, because an earlier call possibly did not reach all old masters.
         let survey = self.raise_markers(1).await;
@@ -248,23 +252,23 @@ impl MastersChange<'_> {
             .closed_at
             .map(|closed_at| self.now().saturating_since(closed_at));
         let survey = self.survey().await;
-        let mut missing = survey.obstacles();
+        let mut missing_conditions = survey.obstacles();
         if closed_for.is_none_or(|closed_for| closed_for < self.wait()) {
-            missing.push(format!(
+            missing_conditions.push(format!(
                 "the old masters must be closed for at least {:?} before the step `open`: wait longer, or run the step \
                  `close` again",
                 self.wait()
             ));
         }
         if !self.old_only().is_met_by(closed.closed_throughout(&survey)) {
-            missing.push(
+            missing_conditions.push(
                 "too few of the old masters have stayed closed and running since the step `close`: run the step \
                  `close` again"
                     .into(),
             );
         }
-        missing.extend(survey.clients_without_notice(self.allow_unknown_clients));
-        refuse_if_missing(missing)?;
+        missing_conditions.extend(survey.clients_without_notice(self.allow_unknown_clients));
+        refuse_if_missing(missing_conditions)?;
         // If any next master is open, an earlier call has copied all values. A new copy could overwrite values that
         // clients have changed on the next masters.
         let carried_values = if survey.is_any_open() {
@@ -273,9 +277,9 @@ impl MastersChange<'_> {
             self.carry_values(closed).await?
         };
         match self.carry_counters_and_raise(closed).await {
-            Err(ChangeError::Missing(mut missing)) => {
-                missing.extend(values::removed_texts(&carried_values));
-                Err(ChangeError::Missing(missing))
+            Err(ChangeError::Missing(mut missing_conditions)) => {
+                missing_conditions.extend(values::removed_texts(&carried_values));
+                Err(ChangeError::Missing(missing_conditions))
             }
             result => result.map(|after| Survey {
                 carried: carried_values,
@@ -286,13 +290,13 @@ impl MastersChange<'_> {
 
     async fn carry_counters_and_raise(&self, closed: &Survey) -> Result<Survey, ChangeError> {
         self.carry_counters(closed).await?;
-        let after = self.raise_markers(2).await;
-        let is_open = after.stage() >= ChangeStage::Open;
-        refuse_if_missing(after.missing_unless(
+        let survey_after = self.raise_markers(2).await;
+        let is_open = survey_after.stage() >= ChangeStage::Open;
+        refuse_if_missing(survey_after.missing_unless(
             is_open,
             "no majority of the next masters is open: run the step `open` again",
         ))?;
-        Ok(after)
+        Ok(survey_after)
     }
 
     /// Opens the next masters that could not be reached during `open`. A majority of the next masters must be open
@@ -303,12 +307,13 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`], which lists all conditions that are not met: for example, no majority of the next
     /// masters is open.
     pub async fn open_again(&self) -> Result<Survey, ChangeError> {
-        let before = self.survey().await;
-        let mut missing = before.obstacles();
-        if before.stage() < ChangeStage::Open {
-            missing.push("the next masters are not open: run the step `open` first".into());
+        let survey_before = self.survey().await;
+        let mut missing_conditions = survey_before.obstacles();
+        if survey_before.stage() < ChangeStage::Open {
+            missing_conditions
+                .push("the next masters are not open: run the step `open` first".into());
         }
-        refuse_if_missing(missing)?;
+        refuse_if_missing(missing_conditions)?;
         Ok(self.raise_markers(2).await)
     }
 
@@ -319,19 +324,20 @@ impl MastersChange<'_> {
     /// [`ChangeError::Missing`], which lists all conditions that are not met: for example, no majority of the next
     /// masters is open.
     pub async fn finish(&self) -> Result<Survey, ChangeError> {
-        let before = self.survey().await;
-        let mut missing = before.obstacles();
-        if before.stage() < ChangeStage::Open {
-            missing.push("the next masters are not open: run the step `open` first".into());
+        let survey_before = self.survey().await;
+        let mut missing_conditions = survey_before.obstacles();
+        if survey_before.stage() < ChangeStage::Open {
+            missing_conditions
+                .push("the next masters are not open: run the step `open` first".into());
         }
-        refuse_if_missing(missing)?;
-        let after = self.raise_markers(4).await;
-        let is_finished = after.stage() >= ChangeStage::Finished;
-        refuse_if_missing(after.missing_unless(
+        refuse_if_missing(missing_conditions)?;
+        let survey_after = self.raise_markers(4).await;
+        let is_finished = survey_after.stage() >= ChangeStage::Finished;
+        refuse_if_missing(survey_after.missing_unless(
             is_finished,
             "no majority of the next masters is marked as finished: run the step `finish` again",
         ))?;
-        Ok(after)
+        Ok(survey_after)
     }
 
     /// Copies the values (quotas and once-per-period records) to the next masters. Includes every value that at least
@@ -457,17 +463,17 @@ impl MastersChange<'_> {
     /// `restores` receives the index of each master. If this master has no marker, true means that its marker was lost,
     /// and false means that it never had one.
     async fn raise_markers_restoring(&self, by: u64, restores: impl Fn(usize) -> bool) -> Survey {
-        let number = self.configuration.first_marker() + by;
-        let Some(print) = self.configuration.print_at(number) else {
+        let marker_number = self.configuration.first_marker() + by;
+        let Some(print) = self.configuration.print_at(marker_number) else {
             return self.survey().await;
         };
         let name_print = self.configuration.name();
-        let name = name_print.map_or_else(String::new, |name| format!(" {name}"));
-        let marker_text: Arc<str> = format!("{print}{name}").into();
+        let name_argument = name_print.map_or_else(String::new, |name| format!(" {name}"));
+        let marker_text: Arc<str> = format!("{print}{name_argument}").into();
         let raise_order = |index| ChangeOrder::Raise {
-            number,
+            number: marker_number,
             print: marker_text.clone(),
-            step: number.div_ceil(2),
+            step: marker_number.div_ceil(2),
             restores: restores(index),
         };
         let survey = self.send_order_to_each(raise_order).await;
@@ -501,9 +507,9 @@ impl MastersChange<'_> {
             .iter()
             .enumerate()
             .map(|(index, node)| node.change(order(index)));
-        let seen = futures::future::join_all(answers).await;
+        let seen_masters = futures::future::join_all(answers).await;
         let quorum = coordinator.quorum;
-        let numbered = coordinator.names().zip(seen).enumerate();
+        let numbered = coordinator.names().zip(seen_masters).enumerate();
         let masters =
             numbered.map(
                 |(index, (node, seen)): (usize, (&NodeName, ChangeSeen))| MasterSeen {

@@ -12,7 +12,7 @@
 use std::borrow::Cow;
 
 /// The text that is shown instead of a secret.
-const HIDDEN: &str = "***";
+const HIDDEN_TEXT: &str = "***";
 
 /// The words of URL schemes, with common misspellings. Only these words are shown before a `://`: any other word may be
 /// a part of a password.
@@ -81,8 +81,8 @@ fn is_scheme(word: &str) -> bool {
 /// The URL of a master for an error about this URL: its scheme, and nothing else of it.
 pub fn url(url: &str) -> String {
     match scheme(url) {
-        Some(scheme) => format!("{scheme}://{HIDDEN}"),
-        None => HIDDEN.to_owned(),
+        Some(scheme) => format!("{scheme}://{HIDDEN_TEXT}"),
+        None => HIDDEN_TEXT.to_owned(),
     }
 }
 
@@ -123,7 +123,7 @@ pub fn redact(text: &str) -> Cow<'_, str> {
             let (start, shown) = split_value(&rest[index..]);
             redacted.push_str(&hide_logins(&rest[..index]));
             redacted.push_str(start);
-            redacted.push_str(HIDDEN);
+            redacted.push_str(HIDDEN_TEXT);
             rest = shown;
             continue;
         }
@@ -135,7 +135,7 @@ pub fn redact(text: &str) -> Cow<'_, str> {
         let end = start_of_next_url(rest).unwrap_or(rest.len());
         let (hidden, shown) = split_secret(&rest[..end], quote);
         if hidden {
-            redacted.push_str(HIDDEN);
+            redacted.push_str(HIDDEN_TEXT);
         }
         rest = &rest[end - shown.len()..];
         redacted.push_str(&hide_logins_and_parameters(shown));
@@ -162,9 +162,9 @@ fn start_of_secret(text: &str) -> Option<(usize, usize)> {
 
 /// Where the scheme that ends at `index` begins.
 fn scheme_before(text: &str, index: usize) -> usize {
-    let before = &text[..index];
+    let text_before = &text[..index];
     let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
-    before.trim_end_matches(is_of_scheme).len()
+    text_before.trim_end_matches(is_of_scheme).len()
 }
 
 /// Where the first known scheme begins that is followed by `://` or a mistyped `://`.
@@ -186,9 +186,9 @@ fn start_of_next_url(text: &str) -> Option<usize> {
     let mut from = 0;
     loop {
         let index = from + start_of_known_url(&text[from..])?;
-        let before = text[..index].chars().next_back();
+        let char_before = text[..index].chars().next_back();
         let length = length_of_scheme(&text[index..]);
-        if before.is_some_and(separates_urls) && text[index + length..].starts_with("://") {
+        if char_before.is_some_and(separates_urls) && text[index + length..].starts_with("://") {
             return Some(index);
         }
         from = index + length;
@@ -214,8 +214,8 @@ fn length_of_scheme(text: &str) -> usize {
 
 /// Whether a text, which follows a scheme, looks like `://` with or without typing errors.
 fn begins_url(text: &str) -> bool {
-    let mut next = text.chars();
-    match (next.next(), next.next()) {
+    let mut chars = text.chars();
+    match (chars.next(), chars.next()) {
         (Some(':'), Some(second)) => !second.is_whitespace(),
         (Some('/'), Some('/')) => true,
         _ => false,
@@ -225,7 +225,7 @@ fn begins_url(text: &str) -> bool {
 /// Splits a text, which begins after the `://` of a URL: whether anything must be hidden, and the rest that is shown.
 /// `quote` is the character before the URL.
 fn split_secret(text: &str, quote: Option<char>) -> (bool, &str) {
-    if let Some(rest) = text.strip_prefix(HIDDEN) {
+    if let Some(rest) = text.strip_prefix(HIDDEN_TEXT) {
         // This was hidden before, so that the text after it belongs to the message.
         return (true, rest);
     }
@@ -281,7 +281,7 @@ fn hide_logins(text: &str) -> String {
         match word.rfind('@').filter(|index| *index >= start) {
             Some(index) if is_login(&word[start..index], &word[index + 1..]) => {
                 redacted.push_str(&word[..start]);
-                redacted.push_str(HIDDEN);
+                redacted.push_str(HIDDEN_TEXT);
                 redacted.push_str(&word[index..]);
             }
             _ => redacted.push_str(word),
@@ -323,7 +323,7 @@ fn hide_parameters(text: &str) -> Cow<'_, str> {
         let (start, shown) = split_value(&rest[index..]);
         redacted.push_str(&rest[..index]);
         redacted.push_str(start);
-        redacted.push_str(HIDDEN);
+        redacted.push_str(HIDDEN_TEXT);
         rest = shown;
         match start_of_parameter_value(rest) {
             Some(next) => index = next,
@@ -338,22 +338,22 @@ fn hide_parameters(text: &str) -> Cow<'_, str> {
 /// hidden value, and the rest that is shown after it.
 fn split_value(text: &str) -> (&str, &str) {
     let value = text.trim_start();
-    let first = value.chars().next();
-    let quote = first.filter(|c| matches!(c, '\'' | '"' | '`'));
+    let first_char = value.chars().next();
+    let quote = first_char.filter(|c| matches!(c, '\'' | '"' | '`'));
     let value = &value[quote.map_or(0, char::len_utf8)..];
-    let start = &text[..text.len() - value.len()];
-    if let Some(rest) = value.strip_prefix(HIDDEN)
+    let text_before = &text[..text.len() - value.len()];
+    if let Some(rest) = value.strip_prefix(HIDDEN_TEXT)
         && !rest.starts_with(char::is_alphanumeric)
     {
         // This was hidden before, so that the text after it belongs to the message.
-        return (start, rest);
+        return (text_before, rest);
     }
     let end = start_of_next_url(value).unwrap_or(value.len());
     let end = match quote.and_then(|quote| value[..end].rfind(quote)) {
         Some(closing) => closing,
         None => value[..end].trim_end_matches(separates_urls).len(),
     };
-    (start, &value[end..])
+    (text_before, &value[end..])
 }
 
 #[cfg(test)]

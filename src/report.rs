@@ -162,7 +162,7 @@ impl Replies {
         let Some(reply) = self.master_replies.get_mut(node) else {
             return;
         };
-        let before = reply.kind;
+        let kind_before = reply.kind;
         reply.kind = match answer {
             Ok(
                 Answer::Granted { .. }
@@ -177,7 +177,7 @@ impl Replies {
         let micros = now.saturating_since(started).as_micros();
         reply.micros = u32::try_from(micros).unwrap_or(u32::MAX);
         reply.late = late;
-        if let (ReplyKind::Fault, Some(faults)) = (before, &mut self.faults) {
+        if let (ReplyKind::Fault, Some(faults)) = (kind_before, &mut self.faults) {
             faults.0.retain(|(index, _)| *index != node);
         }
         if let Err(fault) = answer {
@@ -207,7 +207,7 @@ impl Replies {
     }
 
     fn report(&self, node: usize, reply: MasterReply, name: &NodeName, phase: Phase) -> NodeReport {
-        let fault = || {
+        let find_fault = || {
             let mut faults = self.faults.iter().flat_map(|faults| &faults.0);
             faults.find(|(index, _)| *index == node)
         };
@@ -215,16 +215,16 @@ impl Replies {
             ReplyKind::Silent => NodeOutcome::Silent,
             ReplyKind::Yes => NodeOutcome::Yes,
             ReplyKind::No => NodeOutcome::No,
-            ReplyKind::Fault => fault().map_or(NodeOutcome::Silent, |(_, fault)| {
+            ReplyKind::Fault => find_fault().map_or(NodeOutcome::Silent, |(_, fault)| {
                 NodeOutcome::Fault(fault.clone())
             }),
         };
-        let silent = reply.kind == ReplyKind::Silent;
+        let is_silent = reply.kind == ReplyKind::Silent;
         NodeReport {
             node: name.clone(),
             phase,
             outcome,
-            latency: (!silent).then(|| Duration::from_micros(reply.micros.into())),
+            latency: (!is_silent).then(|| Duration::from_micros(reply.micros.into())),
             late: reply.late,
         }
     }
@@ -311,11 +311,11 @@ impl OneLine<'_> {
 impl fmt::Display for OneLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decided = self.is_decided();
-        let shown = self.0.iter().filter(|report| {
+        let shown_reports = self.0.iter().filter(|report| {
             report.outcome != NodeOutcome::Yes && !(decided && report.is_silent())
         });
         let mut replies: Vec<(Vec<&str>, String)> = Vec::new();
-        for report in shown {
+        for report in shown_reports {
             let reply = Reply(report).to_string();
             match replies
                 .iter_mut()
@@ -362,14 +362,14 @@ mod tests {
     }
 
     fn reports(outcomes: impl IntoIterator<Item = NodeOutcome>) -> Vec<NodeReport> {
-        let report = |(n, outcome): (usize, NodeOutcome)| NodeReport {
+        let report_with = |(n, outcome): (usize, NodeOutcome)| NodeReport {
             node: NodeName::new(format!("m{n}")),
             phase: Phase::Acquire,
             outcome,
             latency: None,
             late: false,
         };
-        outcomes.into_iter().enumerate().map(report).collect()
+        outcomes.into_iter().enumerate().map(report_with).collect()
     }
 
     #[test]

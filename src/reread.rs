@@ -208,22 +208,22 @@ mod tests {
     async fn changed_file_is_used_and_a_bad_or_missing_file_keeps_the_previous_value() {
         let path = file("changed");
         std::fs::write(&path, "one").expect("written");
-        let live = reread(&path);
-        assert_eq!(live.current().await, "one");
+        let live_text = reread(&path);
+        assert_eq!(live_text.current().await, "one");
         // The same length, and within the same step of the time of change.
         std::fs::write(&path, "two").expect("written");
-        assert_eq!(live.current().await, "two");
+        assert_eq!(live_text.current().await, "two");
         std::fs::write(&path, "bad").expect("written");
-        assert_eq!(live.current().await, "two");
+        assert_eq!(live_text.current().await, "two");
         assert_eq!(
-            live.state().last_warning.as_deref(),
+            live_text.state().last_warning.as_deref(),
             Some("bad is not good")
         );
         std::fs::remove_file(&path).expect("removed");
-        assert_eq!(live.current().await, "two");
+        assert_eq!(live_text.current().await, "two");
         std::fs::write(&path, "three").expect("written");
-        assert_eq!(live.current().await, "three");
-        assert_eq!(live.state().last_warning, None);
+        assert_eq!(live_text.current().await, "three");
+        assert_eq!(live_text.state().last_warning, None);
         let _ = std::fs::remove_file(&path);
     }
 
@@ -233,15 +233,15 @@ mod tests {
         std::fs::write(&path, "one").expect("written");
         let reads = Arc::new(AtomicUsize::new(0));
         let (from, count) = (path.clone(), reads.clone());
-        let live = Reread::new(vec![path.clone()], None, move || {
+        let reread_result = Reread::new(vec![path.clone()], None, move || {
             count.fetch_add(1, Ordering::Relaxed);
             text(&from)
         });
-        let live = live.expect("a good file");
+        let live_value = reread_result.expect("a good file");
         // Let the file look as if it had been written long ago.
-        live.state().loaded_stamps = Some(stamps(&live.files));
+        live_value.state().loaded_stamps = Some(stamps(&live_value.files));
         for _ in 0..3 {
-            assert_eq!(live.current().await, "one");
+            assert_eq!(live_value.current().await, "one");
         }
         assert_eq!(reads.load(Ordering::Relaxed), 1);
         let _ = std::fs::remove_file(&path);
@@ -250,29 +250,29 @@ mod tests {
     #[tokio::test]
     async fn panic_while_files_are_read_keeps_the_previous_value() {
         let reads = AtomicUsize::new(0);
-        let live = Reread::new(Vec::new(), Some(Duration::ZERO), move || {
-            let read = reads.fetch_add(1, Ordering::Relaxed);
-            assert!(read != 1, "odd file with bob:s3cret@h:1");
-            Ok(read)
+        let reread_result = Reread::new(Vec::new(), Some(Duration::ZERO), move || {
+            let read_number = reads.fetch_add(1, Ordering::Relaxed);
+            assert!(read_number != 1, "odd file with bob:s3cret@h:1");
+            Ok(read_number)
         });
-        let live = live.expect("a value");
-        assert_eq!(live.current().await, 0);
+        let live_value = reread_result.expect("a value");
+        assert_eq!(live_value.current().await, 0);
         // Printing the panic may take longer than `LOAD_TIMEOUT`.
-        while live.busy.load(Ordering::Acquire) {
+        while live_value.busy.load(Ordering::Acquire) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let warned = live.state().last_warning.clone().unwrap_or_default();
+        let warned = live_value.state().last_warning.clone().unwrap_or_default();
         assert!(warned.contains("odd file"), "{warned}");
         assert!(!warned.contains("s3cret"), "{warned}");
-        assert_eq!(live.current().await, 2);
-        assert_eq!(live.state().last_warning, None);
+        assert_eq!(live_value.current().await, 2);
+        assert_eq!(live_value.state().last_warning, None);
     }
 
     #[test]
     fn runtime_that_has_ended_keeps_the_previous_value() {
         use std::task::{Context, Poll, Waker};
 
-        let live = Reread::new(Vec::new(), Some(Duration::ZERO), || Ok(1)).expect("a value");
+        let live_value = Reread::new(Vec::new(), Some(Duration::ZERO), || Ok(1)).expect("a value");
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -281,10 +281,10 @@ mod tests {
         runtime.shutdown_background();
         let _entered = handle.enter();
         for _ in 0..2 {
-            let current = std::pin::pin!(live.current());
+            let current = std::pin::pin!(live_value.current());
             let polled = current.poll(&mut Context::from_waker(Waker::noop()));
             assert_eq!(polled, Poll::Ready(1));
-            assert!(!live.busy.load(Ordering::Acquire));
+            assert!(!live_value.busy.load(Ordering::Acquire));
         }
     }
 
@@ -292,22 +292,22 @@ mod tests {
     async fn file_system_that_hangs_does_not_delay_more_than_one_use() {
         let (release, hangs) = std::sync::mpsc::channel::<()>();
         let hangs = Mutex::new(hangs);
-        let first = AtomicBool::new(true);
-        let live = Reread::new(Vec::new(), Some(Duration::ZERO), move || {
-            if !first.swap(false, Ordering::Relaxed) {
+        let is_first = AtomicBool::new(true);
+        let reread_result = Reread::new(Vec::new(), Some(Duration::ZERO), move || {
+            if !is_first.swap(false, Ordering::Relaxed) {
                 let _ = hangs.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 return Ok(2);
             }
             Ok(1)
         });
-        let live = live.expect("a value");
-        assert_eq!(live.current().await, 1);
-        assert!(live.busy.load(Ordering::Acquire));
-        assert_eq!(live.current().await, 1);
+        let live_value = reread_result.expect("a value");
+        assert_eq!(live_value.current().await, 1);
+        assert!(live_value.busy.load(Ordering::Acquire));
+        assert_eq!(live_value.current().await, 1);
         drop(release);
-        while live.busy.load(Ordering::Acquire) {
+        while live_value.busy.load(Ordering::Acquire) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(live.current().await, 2);
+        assert_eq!(live_value.current().await, 2);
     }
 }

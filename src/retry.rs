@@ -92,11 +92,13 @@ fn scaled(step: Duration, factor: f64) -> Duration {
 mod tests {
     use super::*;
 
-    const FIRST: Duration = Duration::from_millis(10);
-    const MOST: Duration = Duration::from_millis(80);
+    const FIRST_DELAY: Duration = Duration::from_millis(10);
+    const LONGEST_DELAY: Duration = Duration::from_millis(80);
 
     fn delays(factor: f64) -> Vec<Duration> {
-        let retry = Retry::new(FIRST, MOST).factor(factor).seed(7);
+        let retry = Retry::new(FIRST_DELAY, LONGEST_DELAY)
+            .factor(factor)
+            .seed(7);
         retry.delays(0).take(50).collect()
     }
 
@@ -110,15 +112,18 @@ mod tests {
                 "the delay {delay:?} must be from half of {whole:?} to {whole:?}"
             );
         }
-        assert!(delays(2.0).iter().all(|delay| *delay <= MOST));
-        let swapped = Retry::new(MOST, FIRST);
-        assert_eq!((swapped.first, swapped.longest), (MOST, MOST));
+        assert!(delays(2.0).iter().all(|delay| *delay <= LONGEST_DELAY));
+        let swapped = Retry::new(LONGEST_DELAY, FIRST_DELAY);
+        assert_eq!(
+            (swapped.first, swapped.longest),
+            (LONGEST_DELAY, LONGEST_DELAY)
+        );
     }
 
     #[test]
     fn retry_factor_below_one_or_not_finite_keeps_delays_constant() {
         for factor in [0.1, -3.0, f64::NAN, f64::INFINITY] {
-            let even = |delay: &Duration| *delay >= FIRST / 2 && *delay <= FIRST;
+            let even = |delay: &Duration| *delay >= FIRST_DELAY / 2 && *delay <= FIRST_DELAY;
             assert!(delays(factor).iter().all(even), "{factor}");
         }
     }

@@ -8,13 +8,13 @@ use crate::protocol::quorum::{MasterSet, Quorum};
 
 /// The old masters (`masters`) and the next masters (`next_masters`), with the rule for majorities and the fingerprint
 /// of each set. A server that is in both sets is listed once.
-pub(crate) struct Sets {
+pub(crate) struct MasterSets {
     pub(crate) addresses: Vec<Address>,
     pub(crate) quorum: Quorum,
     pub(crate) configuration: Configuration,
 }
 
-impl Sets {
+impl MasterSets {
     /// Builds the sets from the URLs of the old masters (`masters`) and of the next masters. If `next` is empty, no
     /// replacement is in progress. A master that is in both sets is listed once. `name` is the name that the generation
     /// markers must bear. For errors, `number` returns the position of a master of `masters` among all masters of the
@@ -75,8 +75,8 @@ impl Sets {
     /// The names of the old masters (`masters`).
     pub(crate) fn old(&self) -> impl Iterator<Item = NodeName> {
         let numbered = self.addresses.iter().enumerate();
-        let old = numbered.filter(|(index, _)| self.quorum.is_old(*index));
-        old.map(|(_, address)| address.name().clone())
+        let old_addresses = numbered.filter(|(index, _)| self.quorum.is_old(*index));
+        old_addresses.map(|(_, address)| address.name().clone())
     }
 }
 
@@ -117,12 +117,12 @@ mod tests {
     use super::*;
 
     fn urls(ports: &[u16]) -> Vec<MasterSource> {
-        let url = |port: &u16| MasterSource::ByUrl(format!("redis://127.0.0.1:{port}"));
-        ports.iter().map(url).collect()
+        let source_on_port = |port: &u16| MasterSource::ByUrl(format!("redis://127.0.0.1:{port}"));
+        ports.iter().map(source_on_port).collect()
     }
 
-    fn sets(old: &[u16], next: &[u16]) -> Result<Sets, BuildError> {
-        Sets::new(&urls(old), &urls(next), 0, None, |index| index + 1)
+    fn sets(old: &[u16], next: &[u16]) -> Result<MasterSets, BuildError> {
+        MasterSets::new(&urls(old), &urls(next), 0, None, |index| index + 1)
     }
 
     #[test]
@@ -144,7 +144,7 @@ mod tests {
     fn localhost_and_127_0_0_1_with_the_same_port_are_the_same_master() {
         let next = ["redis://LOCALHOST:1", "redis://127.0.0.1:2"];
         let next = next.map(|url| MasterSource::ByUrl(url.to_owned()));
-        let sets = Sets::new(&urls(&[1]), &next, 0, None, |index| index + 1).expect("sets");
+        let sets = MasterSets::new(&urls(&[1]), &next, 0, None, |index| index + 1).expect("sets");
         assert_eq!(sets.addresses.len(), 2);
     }
 

@@ -115,8 +115,9 @@ impl<'a> AcquireLoop<'a> {
         let mut state = AttemptState::default();
         if self.core.options.fair {
             let local_turn = self.target.shape().local_turn();
-            let entry = self.enter_local_queue(local_turn);
-            let entry = entry.map_err(|finding| self.not_acquired(Some(finding), None, 0))?;
+            let entry_result = self.enter_local_queue(local_turn);
+            let entry =
+                entry_result.map_err(|finding| self.not_acquired(Some(finding), None, 0))?;
             let mut local_place = match entry {
                 LocalEntry::AtFront(local_place) => local_place,
                 LocalEntry::Behind(local_place) => {

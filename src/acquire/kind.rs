@@ -85,8 +85,8 @@ impl Kind {
                 let mut random = [0; 8];
                 coordinator.runtime.random(&mut random);
                 // Start at a random slot. Otherwise all clients would ask for slot 0 first.
-                let start = u64::from_le_bytes(random) % u64::from(permits.max(1));
-                let first_slot = u8::try_from(start).unwrap_or(0);
+                let start_slot = u64::from_le_bytes(random) % u64::from(permits.max(1));
+                let first_slot = u8::try_from(start_slot).unwrap_or(0);
                 LockTarget::slot(Permit::new(key(), first_slot, permits))
             }
         }
@@ -114,15 +114,15 @@ mod tests {
 
     #[test]
     fn lock_of_more_than_sixteen_resources_is_refused() {
-        let names = |count: usize| -> Vec<Box<[u8]>> {
-            let name = |number: usize| format!("r{number}").into_bytes().into();
-            (0..count).map(name).collect()
+        let numbered_names = |count: usize| -> Vec<Box<[u8]>> {
+            let numbered_name = |number: usize| format!("r{number}").into_bytes().into();
+            (0..count).map(numbered_name).collect()
         };
-        assert_eq!(check_resources("", &names(MAX_RESOURCES)), Ok(()));
+        assert_eq!(check_resources("", &numbered_names(MAX_RESOURCES)), Ok(()));
         let more = MAX_RESOURCES + 1;
         let too_many = Err(InvalidResource::TooMany(more));
-        assert_eq!(check_resources("", &names(more)), too_many);
-        let twice = [names(1), names(1)].concat();
+        assert_eq!(check_resources("", &numbered_names(more)), too_many);
+        let twice = [numbered_names(1), numbered_names(1)].concat();
         assert!(matches!(
             check_resources("", &twice),
             Err(InvalidResource::Twice(_))

@@ -231,22 +231,22 @@ mod tests {
     #[test]
     fn poll_pause_grows_until_the_holder_changes() {
         let mut last_holder = None;
-        let mut pause = |value: &[u8], after: Duration| {
+        let mut pause_after = |value: &[u8], after: Duration| {
             let pauses = || Box::new([ms(1), ms(50), ms(60)].into_iter()) as RetryPauses;
             UnqueuedHolder::pause_until_poll(&mut last_holder, value.to_vec(), NOW + after, pauses)
         };
         // The pauses follow the retry settings, but are never shorter than `SPACING`.
-        assert_eq!(pause(b"a", ms(0)), SPACING);
-        assert_eq!(pause(b"a", ms(20)), ms(50));
-        assert_eq!(pause(b"a", ms(2_000)), ms(100));
+        assert_eq!(pause_after(b"a", ms(0)), SPACING);
+        assert_eq!(pause_after(b"a", ms(20)), ms(50));
+        assert_eq!(pause_after(b"a", ms(2_000)), ms(100));
         // The list of pauses is used up. The pause is the time since `a` was first seen (2.1 s), divided by
         // `POLLS_PER_WATCHED_TIME`.
-        assert_eq!(pause(b"a", ms(2_100)), ms(105));
+        assert_eq!(pause_after(b"a", ms(2_100)), ms(105));
         assert_eq!(
-            pause(b"b", ms(9_000)),
+            pause_after(b"b", ms(9_000)),
             SPACING,
             "if the holder changes, the next pause must be the shortest again"
         );
-        assert_eq!(pause(b"b", ms(9_000)), ms(50));
+        assert_eq!(pause_after(b"b", ms(9_000)), ms(50));
     }
 }

@@ -116,8 +116,8 @@ impl LockGuard {
     /// a thread of a Tokio runtime. After an error nothing is held.
     pub fn downgrade(self) -> Result<LockGuard, DowngradeError> {
         let (guard, runtime_thread) = self.inner.into_parts();
-        let reader = runtime_thread.wait(guard.downgrade());
-        let reader = reader.map_err(DowngradeError::CannotBlock)??;
+        let downgrade_result = runtime_thread.wait(guard.downgrade());
+        let reader = downgrade_result.map_err(DowngradeError::CannotBlock)??;
         Ok(LockGuard::new(reader, &runtime_thread))
     }
 }

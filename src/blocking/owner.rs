@@ -47,8 +47,8 @@ impl Owner {
     ///
     /// Those of [`Redlock::acquire`](super::Redlock::acquire).
     pub fn acquire(&self, resource: impl AsRef<[u8]>) -> Result<OwnedGuard, AcquireError> {
-        let guard = self.runtime_thread.wait(self.owner.acquire(resource));
-        let guard = guard.map_err(AcquireError::from)??;
+        let acquire_result = self.runtime_thread.wait(self.owner.acquire(resource));
+        let guard = acquire_result.map_err(AcquireError::from)??;
         Ok(OwnedGuard {
             inner: OnRuntime::new(guard, &self.runtime_thread),
         })

@@ -116,8 +116,8 @@ impl LockRequest {
     ///
     /// Those of [`Redlock::acquire`](super::Redlock::acquire).
     pub fn acquire(self) -> Result<LockGuard, AcquireError> {
-        let guard = self.runtime_thread.wait(self.request.acquire());
-        let guard = guard.map_err(AcquireError::from)??;
+        let acquire_result = self.runtime_thread.wait(self.request.acquire());
+        let guard = acquire_result.map_err(AcquireError::from)??;
         Ok(LockGuard::new(guard, &self.runtime_thread))
     }
 

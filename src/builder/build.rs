@@ -8,14 +8,14 @@ use crate::error::BuildError;
 use crate::keys::RESERVED;
 use crate::node::note::{Identity, Notes};
 use crate::node::redis::{NodeOptions, RedisNode};
-use crate::node::{CONNECT_STEPS, Context, Markers, Node};
+use crate::node::{CONNECT_STEPS, Context, GenerationMarkers, Node};
 use crate::options::{Options, bad_duration, duration_text};
 use crate::protocol::lease::{SHORTEST_HEARTBEAT, default_heartbeat, longest_node_timeout};
 use crate::redlock::Redlock;
 use crate::resource::MAX_RESOURCE_LEN;
 use crate::rounds::coordinator::{Coordinator, Members, Patience};
 use crate::runtime::{Runtime, Tokio};
-use crate::sets::Sets;
+use crate::sets::MasterSets;
 use crate::settings::{Order, Wait};
 
 /// The largest number of masters. More masters would not make locks safer, and each master costs a message per request.
@@ -126,9 +126,10 @@ impl RedlockBuilder {
                 "is above the ttl ({ttl}): a crashed waiter would block the queue for longer than a crashed holder"
             )
         } else if heartbeat > wait {
-            let wait = duration_text(wait);
+            let wait_text = duration_text(wait);
             format!(
-                "is above the wait ({wait}): a crashed waiter would block the queue until the other waiters give up"
+                "is above the wait ({wait_text}): a crashed waiter would block the queue until the other waiters \
+                 give up"
             )
         } else {
             return Ok(heartbeat);
@@ -147,7 +148,7 @@ impl RedlockBuilder {
         &self,
         node_timeout: Duration,
         name: &str,
-        sets: &Sets,
+        sets: &MasterSets,
         context: &Context,
     ) -> Result<Arc<NodeOptions>, BuildError> {
         Ok(Arc::new(NodeOptions {
@@ -157,7 +158,7 @@ impl RedlockBuilder {
             restart_guard: self.settings.restart_guard.unwrap_or_default(),
             name: name.into(),
             configuration: sets.configuration,
-            markers: Markers::new(
+            markers: GenerationMarkers::new(
                 self.masters.len().max(self.next_masters.len()),
                 sets.old().collect(),
             ),
@@ -302,7 +303,7 @@ impl RedlockBuilder {
         }
     }
 
-    pub(super) fn sets(&self) -> Result<Sets, BuildError> {
+    pub(super) fn sets(&self) -> Result<MasterSets, BuildError> {
         self.check_masters_name()?;
         let name = self.settings.masters_name.as_deref();
         // Masters of other kinds count as well, if they were named before this one.
@@ -312,7 +313,7 @@ impl RedlockBuilder {
                 .filter(move |(masters_before, _)| *masters_before <= index)
         };
         let position = |index| index + 1 + custom_nodes_before(index).count();
-        Sets::new(
+        MasterSets::new(
             &self.masters,
             &self.next_masters,
             self.generation(),

@@ -19,9 +19,9 @@ impl RedlockBuilder {
         let sets = self.sets()?;
         let timeout = self.settings.node_timeout();
         let options = self.node_options(timeout, "quorate", &sets, &context)?;
-        let addresses = sets.addresses.into_iter().zip(seed..);
+        let seeded_addresses = sets.addresses.into_iter().zip(seed..);
         let new_driver = |(address, seed)| Driver::new(address, options.clone(), seed);
-        Ok(addresses.map(new_driver).collect())
+        Ok(seeded_addresses.map(new_driver).collect())
     }
 
     /// The connection to the only master that this builder names, for contract tests.
@@ -51,12 +51,12 @@ pub fn drivers(settings: &RedlockBuilder, seed: u64) -> Result<Vec<Driver>, Buil
 #[cfg(feature = "testing")]
 pub fn mark(settings: &RedlockBuilder, number: u64) -> Option<String> {
     let configuration = settings.sets().ok()?.configuration;
-    let marker = crate::protocol::marker::Marker {
+    let generation_marker = crate::protocol::marker::Marker {
         number,
         print: configuration.print_at(number)?,
         name: configuration.name(),
     };
-    Some(marker.to_string())
+    Some(generation_marker.to_string())
 }
 
 /// Sets the host, pid and process name that notes contain. By default, notes contain those of the real process.

@@ -63,11 +63,11 @@ impl<T: Value> Visitor<'_> for TextVisitor<T> {
 /// Writes the words that a setting accepts.
 #[cfg(feature = "serde")]
 fn write_choices(f: &mut fmt::Formatter<'_>, choices: &[Choice]) -> fmt::Result {
-    let words: Vec<_> = choices
+    let quoted_choices: Vec<_> = choices
         .iter()
         .map(|(word, _)| format!("{word:?}"))
         .collect();
-    f.write_str(&words.join(" or "))
+    f.write_str(&quoted_choices.join(" or "))
 }
 
 /// The type of a field of [`Settings`](super::list::Settings). The field is empty until its setting is set.

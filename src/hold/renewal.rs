@@ -207,10 +207,10 @@ impl Batch {
     fn add(&mut self, coordinator: &Coordinator, held: Arc<Held>, id: u64, note: bool) {
         let ttl = held.ttl();
         let claim = held.claim.clone();
-        let first = self.keys;
+        let first_key_index = self.keys;
         self.keys += claim.keys().count();
         self.items.push(ExtendItem { claim, ttl, note });
-        let keys = first..self.keys;
+        let keys = first_key_index..self.keys;
         self.renewals.push(LockRenewal {
             votes: Votes::new(coordinator.quorum, keys.len()),
             keys,
@@ -470,11 +470,11 @@ mod tests {
             open_batch: Some(OpenBatch::count(&renewal, NOW)),
         };
         let answers = answers.iter().cloned().enumerate();
-        let open = answers.map(|(node, answer)| {
+        let open_batch_counts = answers.map(|(node, answer)| {
             batch.record_answer(Source { node, now: NOW }, answer);
             renewal.schedule().open_batches
         });
-        open.collect()
+        open_batch_counts.collect()
     }
 
     #[test]

@@ -251,12 +251,12 @@ impl Schedule {
     }
 
     fn push_due_time(&mut self, due: Instant, id: u64, kind: DueKind) {
-        let times = match kind {
+        let due_times = match kind {
             DueKind::Note => &mut self.notes,
             DueKind::Renewal => &mut self.renewals,
             DueKind::End => &mut self.ends,
         };
-        times.push(Reverse((due, id)));
+        due_times.push(Reverse((due, id)));
     }
 
     pub(super) fn remove(&mut self, id: u64) {
@@ -295,11 +295,15 @@ impl Schedule {
     /// When the renewal task must call `take_due` again. If a lock is already due, this is not later than `now`. `None`
     /// if no lock is scheduled.
     pub(super) fn next_wake_at(&mut self, now: Instant) -> Option<Instant> {
-        let end = self.entries.earliest(&mut self.ends).map(|(due, ..)| due);
+        let next_end_at = self.entries.earliest(&mut self.ends).map(|(due, ..)| due);
         let renewal = self.next_batch_at(now);
-        let note = self.entries.earliest(&mut self.notes);
-        let note = note.map(|(due, ..)| due.max(self.notes_sent_at + BATCH_INTERVAL));
-        end.into_iter().chain(renewal).chain(note).min()
+        let note_entry = self.entries.earliest(&mut self.notes);
+        let next_note_at = note_entry.map(|(due, ..)| due.max(self.notes_sent_at + BATCH_INTERVAL));
+        next_end_at
+            .into_iter()
+            .chain(renewal)
+            .chain(next_note_at)
+            .min()
     }
 
     /// When the next batch of renewals may be sent; `None` if no renewal is scheduled.

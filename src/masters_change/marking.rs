@@ -31,35 +31,40 @@ impl Redlock {
     /// If a master fails during the call, other masters may already have the marker.
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
         let change = self.masters_change()?;
-        let before = change.survey().await;
+        let survey_before = change.survey().await;
         // If any master has a marker, clients treat a missing marker as lost: restore it. If no master has a marker, or
         // none that bears the configured name, write the first markers.
         let has_any_marker = |is_selected: &dyn Fn(Marker) -> bool| {
-            let mut markers = before.masters.iter().filter_map(MasterSeen::marker);
+            let mut markers = survey_before.masters.iter().filter_map(MasterSeen::marker);
             markers.any(is_selected)
         };
         let restores_markers = has_any_marker(&|_| true);
-        let is_first = !has_any_marker(&|marker| before.configuration.is_named_by(marker));
-        let mut missing = before.unmarkable();
+        let is_first = !has_any_marker(&|marker| survey_before.configuration.is_named_by(marker));
+        let mut missing_conditions = survey_before.unmarkable();
         if is_first {
-            missing.extend(before.faults());
+            missing_conditions.extend(survey_before.faults());
         }
-        missing.extend(change.alternating_addresses(&before).await);
-        refuse_if_missing(missing)?;
-        let after = change
+        missing_conditions.extend(change.alternating_addresses(&survey_before).await);
+        refuse_if_missing(missing_conditions)?;
+        let survey_after = change
             .raise_markers_restoring(0, |_| restores_markers)
             .await;
         // The address may have led to another server just now.
-        refuse_if_missing(before.alternating_addresses(std::slice::from_ref(&after)))?;
-        let marked_masters = after
-            .masters_where(|master| master.marker().is_some_and(|marker| after.is_own(marker)));
-        let has_all = !is_first || marked_masters == after.masters_where(|_| true);
-        let is_enough = has_all && after.quorum.is_met_by(marked_masters);
-        refuse_if_missing(after.missing_unless(
+        refuse_if_missing(
+            survey_before.alternating_addresses(std::slice::from_ref(&survey_after)),
+        )?;
+        let marked_masters = survey_after.masters_where(|master| {
+            master
+                .marker()
+                .is_some_and(|marker| survey_after.is_own(marker))
+        });
+        let has_all = !is_first || marked_masters == survey_after.masters_where(|_| true);
+        let is_enough = has_all && survey_after.quorum.is_met_by(marked_masters);
+        refuse_if_missing(survey_after.missing_unless(
             is_enough,
             "not all masters have a generation marker: run the step `mark` again",
         ))?;
-        Ok(after)
+        Ok(survey_after)
     }
 }
 
@@ -81,7 +86,7 @@ impl Survey {
                     .into(),
             ];
         }
-        let mut missing = self.obstacles();
+        let mut missing_conditions = self.obstacles();
         for master in &self.masters {
             let is_unfit = |marker: &Marker| {
                 let name = self.configuration.name();
@@ -91,15 +96,15 @@ impl Survey {
                     && !self.is_later(*marker)
             };
             if let Some(marker) = master.marker().filter(is_unfit) {
-                missing.push(format!(
+                missing_conditions.push(format!(
                     "{}: the generation marker {marker} of this master belongs to another generation or to an \
                      unfinished replacement: correct masters_generation, or finish the replacement",
                     master.node
                 ));
             }
         }
-        missing.extend(self.would_be_refused());
-        missing
+        missing_conditions.extend(self.would_be_refused());
+        missing_conditions
     }
 
     /// One line for each connected client that would be rejected once the masters have the marker. Such a client is
@@ -109,13 +114,13 @@ impl Survey {
             .configuration
             .print_at(self.configuration.first_marker());
         let own_print = first_print.map(|print| (self.configuration.step(), print.number()));
-        let mut missing = Vec::new();
+        let mut missing_conditions = Vec::new();
         for master in &self.masters {
             for client in &master.seen.clients {
                 if let ClientKind::AtStep(step, print) = client.kind
                     && Some((step, print)) != own_print
                 {
-                    missing.push(format!(
+                    missing_conditions.push(format!(
                         "{}: the client {} at {} is configured with other masters or another generation: use the same \
                          hosts, ports, databases and masters_generation as in this configuration",
                         master.node, client.name, client.address
@@ -123,7 +128,7 @@ impl Survey {
                 }
             }
         }
-        missing
+        missing_conditions
     }
 
     fn is_own(&self, marker: Marker) -> bool {

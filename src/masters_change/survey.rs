@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::values::CarriedValue;
-use crate::keys::{Family, OWNER};
+use crate::keys::{Family, OWNER_VALUE_PREFIX};
 use crate::node::Fault;
 use crate::node::change::{ClientKind, ClientSeen, MasterSeen};
 use crate::protocol::instant::Instant;
@@ -161,8 +161,8 @@ impl Survey {
         let closed = self.masters_marked_at_least(1);
         let still_closed = later.masters_marked_at_least(1);
         let is_same_run = |index: &usize| {
-            let run_id = |survey: &Self| survey.masters.get(*index)?.seen.run_id.clone();
-            run_id(self).is_some() && run_id(self) == run_id(later)
+            let run_id_in = |survey: &Self| survey.masters.get(*index)?.seen.run_id.clone();
+            run_id_in(self).is_some() && run_id_in(self) == run_id_in(later)
         };
         let closed_in_both =
             (0..self.masters.len()).filter(|index| closed.has(*index) && still_closed.has(*index));
@@ -181,7 +181,7 @@ impl Survey {
     pub(super) fn held_by_owners(&self) -> Vec<String> {
         let owners = self.masters.iter().flat_map(|master| &master.seen.owned);
         let owned: BTreeMap<&Vec<u8>, &Vec<u8>> = owners.map(|(key, owner)| (key, owner)).collect();
-        let refused = owned.into_iter().filter(|(key, _)| {
+        let refused_owners = owned.into_iter().filter(|(key, _)| {
             let accepted_counter = |master: &MasterSeen| {
                 let mut owned = master.seen.owned.iter();
                 master.seen.fault.is_none() && !owned.any(|(other, _)| other == *key)
@@ -199,11 +199,11 @@ impl Survey {
             format!(
                 "{:?}: the fencing counter of this lock cannot be raised while the owner {:?} holds the lock: wait \
                  until the owner releases the lock, then run the step `open` again",
-                without_prefix(key, Family::Fence.before()),
-                without_prefix(owner, OWNER)
+                without_prefix(key, Family::Fence.key_prefix()),
+                without_prefix(owner, OWNER_VALUE_PREFIX)
             )
         };
-        refused.map(text_of_lock).collect()
+        refused_owners.map(text_of_lock).collect()
     }
 
     /// The masters that answered all requests.
@@ -309,8 +309,8 @@ impl Survey {
                 let later = later.masters.get(index)?;
                 later.seen.run_id.as_ref()
             });
-            let first = master.seen.run_id.as_ref();
-            let run_ids: BTreeSet<&String> = later_ids.chain(first).collect();
+            let first_run_id = master.seen.run_id.as_ref();
+            let run_ids: BTreeSet<&String> = later_ids.chain(first_run_id).collect();
             if run_ids.len() > 1 {
                 missing.push(format!(
                     "{}: this address leads to {} servers in turn, but must always lead to the same server: name each \

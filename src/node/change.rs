@@ -227,44 +227,45 @@ mod tests {
 
     #[test]
     fn host_and_process_id_are_read_from_the_connection_name() {
-        let process = |name: &str| {
+        let process_named = |name: &str| {
             let line = format!("id=7 addr=a name={name} cmd=evalsha");
             let client = ClientSeen::read(&line).expect("the line must be parsed as a client");
             client.host.zip(client.pid)
         };
         let of_web = Some(("web-1.local".to_owned(), 9));
-        assert_eq!(process("quorate/1/00aa:web-1.local:9"), of_web);
-        assert_eq!(process("quorate:web-1.local:9"), of_web);
+        assert_eq!(process_named("quorate/1/00aa:web-1.local:9"), of_web);
+        assert_eq!(process_named("quorate:web-1.local:9"), of_web);
         for other in ["cache:web:9", "quorate/1/00aa", "quorate:web:x", ""] {
-            assert_eq!(process(other), None, "{other}");
+            assert_eq!(process_named(other), None, "{other}");
         }
     }
 
     #[test]
     fn client_kind_is_read_from_the_connection_name_and_the_last_command() {
-        let kind = |line: &str| ClientSeen::read(line).map(|client| client.kind);
-        let at = "id=7 addr=10.0.0.1:5 laddr=x fd=8 name=quorate/1/00aa:host:9 age=3 cmd=ping";
-        assert_eq!(kind(at), Some(ClientKind::AtStep(1, 0xaa)));
-        let client = ClientSeen::read(at).expect("the line must be parsed as a client");
+        let kind_on_line = |line: &str| ClientSeen::read(line).map(|client| client.kind);
+        let client_line =
+            "id=7 addr=10.0.0.1:5 laddr=x fd=8 name=quorate/1/00aa:host:9 age=3 cmd=ping";
+        assert_eq!(kind_on_line(client_line), Some(ClientKind::AtStep(1, 0xaa)));
+        let client = ClientSeen::read(client_line).expect("the line must be parsed as a client");
         assert_eq!((client.id, client.address.as_str()), (7, "10.0.0.1:5"));
-        let before = "id=7 addr=a name=quorate:host:9 cmd=evalsha";
-        assert_eq!(kind(before), Some(ClientKind::Untold));
+        let unversioned_line = "id=7 addr=a name=quorate:host:9 cmd=evalsha";
+        assert_eq!(kind_on_line(unversioned_line), Some(ClientKind::Untold));
         let unnamed = "id=7 addr=a name= cmd=evalsha user=x lib-name=quorate lib-ver=0.1.0";
-        assert_eq!(kind(unnamed), Some(ClientKind::Untold));
-        let other = "id=7 addr=a name= cmd=evalsha user=x lib-name=other";
-        assert_eq!(kind(other), Some(ClientKind::Unknown));
-        let sets = "id=7 addr=a name=cache cmd=set";
-        assert_eq!(kind(sets), Some(ClientKind::Unknown));
+        assert_eq!(kind_on_line(unnamed), Some(ClientKind::Untold));
+        let unnamed_line = "id=7 addr=a name= cmd=evalsha user=x lib-name=other";
+        assert_eq!(kind_on_line(unnamed_line), Some(ClientKind::Unknown));
+        let cache_line = "id=7 addr=a name=cache cmd=set";
+        assert_eq!(kind_on_line(cache_line), Some(ClientKind::Unknown));
         let later = "id=7 addr=a name=quorate/later:host:9 cmd=ping";
-        assert_eq!(kind(later), Some(ClientKind::Untold));
+        assert_eq!(kind_on_line(later), Some(ClientKind::Untold));
         let listens = "id=7 addr=a name= db=0 sub=1 psub=0 cmd=ping";
-        assert_eq!(kind(listens), Some(ClientKind::Unknown));
+        assert_eq!(kind_on_line(listens), Some(ClientKind::Unknown));
         for nobody in [
             "id=7 addr=a name= sub=0 cmd=get",
             "id=7 addr=a name=quorate-operator cmd=eval",
             "",
         ] {
-            assert_eq!(kind(nobody), None, "{nobody}");
+            assert_eq!(kind_on_line(nobody), None, "{nobody}");
         }
     }
 }

@@ -50,7 +50,7 @@ impl Ended {
         if Token::from_hex(value).is_some() {
             return Self::new(value, value);
         }
-        if !keys::is_marker(value) {
+        if !keys::is_shared_value(value) {
             return Self::new(value, b"");
         }
         let (mut counter, mut holds) = (0, Vec::new());
@@ -78,12 +78,12 @@ mod tests {
     use crate::node::Hold;
 
     fn state(holder: &str, counter: u64, holds: &[&str]) -> KeyState {
-        let lives = Duration::from_secs(1);
-        let hold = |value: &&str| Hold::new(value.as_bytes().to_vec(), lives, None);
+        let lifetime = Duration::from_secs(1);
+        let hold_with_value = |value: &&str| Hold::new(value.as_bytes().to_vec(), lifetime, None);
         KeyState {
             holder: Some(holder.into()),
             counter: Some(counter),
-            holds: holds.iter().map(hold).collect(),
+            holds: holds.iter().map(hold_with_value).collect(),
             ..KeyState::default()
         }
     }
@@ -99,15 +99,15 @@ mod tests {
             state("of another program", 7, &[]),
         ];
         let ended = Ended::all(states.iter());
-        let plain = |value: &str| Ended::new(value.as_bytes(), value.as_bytes());
+        let plain_ended = |value: &str| Ended::new(value.as_bytes(), value.as_bytes());
         let foreign = Ended::new(b"of another program", b"");
-        assert_eq!(ended, [plain(&a), plain(&b), foreign]);
+        assert_eq!(ended, [plain_ended(&a), plain_ended(&b), foreign]);
         assert_eq!(Ended::all([].iter()), []);
     }
 
     #[test]
     fn ended_shared_lock_contains_all_holds_and_the_largest_counter_of_all_masters() {
-        let shared = keys::SHARED;
+        let shared = keys::SHARED_LOCK_VALUE;
         let states = [state(shared, 5, &["x", "y"]), state(shared, 9, &["y", "z"])];
         let record = format!("{shared}\t9\nx\ny\nz");
         let expected = Ended::new(shared.as_bytes(), record.as_bytes());

@@ -171,16 +171,17 @@ impl fmt::Display for Fault {
         match self {
             Self::Down(why) => write!(f, "down ({why})"),
             Self::NoConnection(limit) => {
-                let limit = humantime::format_duration(*limit);
-                write!(f, "down (no connection within {limit})")
+                let limit_text = humantime::format_duration(*limit);
+                write!(f, "down (no connection within {limit_text})")
             }
             Self::Stalled => f.write_str("not answering"),
             Self::Overloaded => f.write_str("too many requests queued"),
             Self::Quarantined(left) => {
-                let left = humantime::format_duration(Duration::from_secs(left.as_secs() + 1));
+                let remaining_text =
+                    humantime::format_duration(Duration::from_secs(left.as_secs() + 1));
                 write!(
                     f,
-                    "restart guard: can vote after clients have been connected for another {left}"
+                    "restart guard: can vote after clients have been connected for another {remaining_text}"
                 )
             }
             Self::Withdrawn => f.write_str("request withdrawn before it was sent"),
@@ -251,10 +252,13 @@ mod tests {
 
     #[test]
     fn fault_counts_as_silence_only_if_the_master_did_not_answer_in_time() {
-        let limit = Duration::from_millis(500);
-        let late = Fault::NoConnection(limit);
-        assert_eq!(late.to_string(), "down (no connection within 500ms)");
-        for fault in [late, Fault::Timeout(limit), Fault::Stalled] {
+        let timeout = Duration::from_millis(500);
+        let no_connection = Fault::NoConnection(timeout);
+        assert_eq!(
+            no_connection.to_string(),
+            "down (no connection within 500ms)"
+        );
+        for fault in [no_connection, Fault::Timeout(timeout), Fault::Stalled] {
             assert!(
                 fault.is_silence(),
                 "is_silence() must be true for {fault:?}"
@@ -262,7 +266,7 @@ mod tests {
         }
         let refused = Fault::Down("Connection refused (os error 111)".into());
         let text = Fault::Down("no connection within a thousand miles".into());
-        for fault in [refused, text, Fault::Loading, Fault::Quarantined(limit)] {
+        for fault in [refused, text, Fault::Loading, Fault::Quarantined(timeout)] {
             assert!(
                 !fault.is_silence(),
                 "is_silence() must be false for {fault:?}"

@@ -14,7 +14,7 @@ mod context;
 mod contract;
 mod ended;
 mod fault;
-pub(crate) use actor::markers::Markers;
+pub(crate) use actor::markers::GenerationMarkers;
 pub(crate) mod inspection;
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub mod memory;

@@ -62,8 +62,8 @@ pub struct Note {
 /// displayed.
 pub(super) fn moment(ms: u64) -> Option<SystemTime> {
     let since = Duration::from_millis(ms);
-    let shown = UNIX_EPOCH.checked_add(since);
-    shown.filter(|_| since < END_OF_TIME)
+    let shown_time = UNIX_EPOCH.checked_add(since);
+    shown_time.filter(|_| since < END_OF_TIME)
 }
 
 /// Sanitizes the name of a host or of a program for display: at most 64 characters, no control characters.
@@ -351,10 +351,10 @@ mod tests {
 
     #[test]
     fn longest_note_fits_into_the_bytes_that_a_master_returns() {
-        let long = |sign: char| sign.to_string().repeat(MAX_NOTE_LEN);
+        let long_text = |sign: char| sign.to_string().repeat(MAX_NOTE_LEN);
         for sign in ['\n', 'x', '\u{85}', '\u{1f512}'] {
-            let me = Identity::new(&long(sign), u32::MAX, &long(sign));
-            let text: String = long(sign)
+            let me = Identity::new(&long_text(sign), u32::MAX, &long_text(sign));
+            let text: String = long_text(sign)
                 .chars()
                 .take(MAX_NOTE_LEN / sign.len_utf8())
                 .collect();

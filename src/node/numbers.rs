@@ -83,7 +83,7 @@ mod tests {
 
     /// Integers near the limits of the types and of the checks.
     pub(in crate::node) fn hostile() -> impl Strategy<Value = i128> {
-        let near = prop_oneof![
+        let near_limits = prop_oneof![
             Just(0_i128),
             Just(i128::from(i64::MAX)),
             Just(i128::from(i64::MIN)),
@@ -93,7 +93,7 @@ mod tests {
             Just(i128::from(u32::MAX)),
             any::<i64>().prop_map(i128::from),
         ];
-        (near, -3_i128..4).prop_map(|(near, off)| near + off)
+        (near_limits, -3_i128..4).prop_map(|(limit, off)| limit + off)
     }
 
     #[test]
@@ -164,8 +164,8 @@ mod tests {
         fn no_number_of_a_server_causes_a_panic(number in hostile(), other in hostile()) {
             let (text, more) = (number.to_string(), other.to_string());
             let _ = (parse_whole(text.as_bytes()), time(text.as_bytes(), more.as_bytes()));
-            let read = uptime(&text).map(|read| read.at_least);
-            prop_assert!(read.is_some_and(|read| read <= LONGEST_UPTIME));
+            let read_uptime = uptime(&text).map(|read| read.at_least);
+            prop_assert!(read_uptime.is_some_and(|uptime| uptime <= LONGEST_UPTIME));
             if let Ok(number) = i64::try_from(number) {
                 let _ = (clock(number), ttl(number));
                 prop_assert!(counter(number).is_none_or(|counter| counter <= LARGEST_COUNTER));

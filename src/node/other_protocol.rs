@@ -27,7 +27,7 @@ pub enum Protocol {
 }
 
 /// One row of the table: a protocol, how the page describes its answer, and the text of the fault.
-struct Row {
+struct ProtocolRow {
     protocol: Protocol,
     #[cfg_attr(not(test), allow(dead_code, reason = "only the page shows this"))]
     observation: &'static str,
@@ -35,20 +35,20 @@ struct Row {
 }
 
 #[rustfmt::skip]
-static ROWS: [Row; 7] = [
-    Row { protocol: Protocol::Redis, observation: "an error as Redis and Valkey send it",
+static ROWS: [ProtocolRow; 7] = [
+    ProtocolRow { protocol: Protocol::Redis, observation: "an error as Redis and Valkey send it",
         text: "this is a Redis or Valkey server: use redis:// in the URL, or correct the host and the port" },
-    Row { protocol: Protocol::MySql, observation: "the first packet of MySQL or MariaDB",
+    ProtocolRow { protocol: Protocol::MySql, observation: "the first packet of MySQL or MariaDB",
         text: "this is a MySQL or MariaDB server: use mysql:// in the URL, or correct the host and the port" },
-    Row { protocol: Protocol::Postgres, observation: "no answer, but the answer of PostgreSQL to a request for TLS",
+    ProtocolRow { protocol: Protocol::Postgres, observation: "no answer, but the answer of PostgreSQL to a request for TLS",
         text: "this is a PostgreSQL server: use postgres:// in the URL, or correct the host and the port" },
-    Row { protocol: Protocol::ZooKeeper, observation: "the answer of ZooKeeper",
+    ProtocolRow { protocol: Protocol::ZooKeeper, observation: "the answer of ZooKeeper",
         text: "this is a ZooKeeper server: use zk:// in the URL, or correct the host and the port" },
-    Row { protocol: Protocol::Http, observation: "an HTTP response, or HTML",
+    ProtocolRow { protocol: Protocol::Http, observation: "an HTTP response, or HTML",
         text: "the server speaks HTTP: correct the host and the port in the URL" },
-    Row { protocol: Protocol::Tls, observation: "a TLS record",
+    ProtocolRow { protocol: Protocol::Tls, observation: "a TLS record",
         text: "the server expects TLS at this port: correct the host and the port in the URL" },
-    Row { protocol: Protocol::Text, observation: "any other text",
+    ProtocolRow { protocol: Protocol::Text, observation: "any other text",
         text: "the server speaks another protocol: correct the host and the port in the URL" },
 ];
 
@@ -192,8 +192,10 @@ mod tests {
         let section = section.split("\n## ").next().unwrap_or_default();
         let page_rows = section.lines().filter(|line| line.starts_with("| "));
         let page_rows: Vec<&str> = page_rows.skip(1).collect();
-        let row = |row: &Row| format!("| {} | unsupported | no | {} |", row.observation, row.text);
-        let rows: Vec<String> = ROWS.iter().map(row).collect();
+        let row_text = |row: &ProtocolRow| {
+            format!("| {} | unsupported | no | {} |", row.observation, row.text)
+        };
+        let rows: Vec<String> = ROWS.iter().map(row_text).collect();
         assert_eq!(
             page_rows,
             rows,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::token::Token;
 #[cfg(any(test, feature = "testing", feature = "node"))]
-use super::waiter_id::READER;
+use super::waiter_id::READER_SUFFIX;
 use crate::keys;
 
 /// The kind of lock that a claim requests: a plain lock, a group (several keys, or one shared key), or a slot of a
@@ -111,7 +111,7 @@ impl Shape {
 /// Whether this waiter id in the queue of a key belongs to a reader.
 #[cfg(any(test, feature = "testing", feature = "node"))]
 pub(crate) fn is_reader(place: &str) -> bool {
-    place.ends_with(READER)
+    place.ends_with(READER_SUFFIX)
 }
 
 /// The form in which requests encode [`Mode::Exclusive`].
@@ -123,7 +123,7 @@ pub enum Mode {
     /// No other claim can hold the key at the same time. The value of the key is the random value of the claim.
     Exclusive,
     /// Either all readers or all holds of one owner can share the key. The key's value is the marker of this class
-    /// ([`Class::marker`]). A second key lists the holds.
+    /// ([`Class::lock_value`]). A second key lists the holds.
     Class(Class),
 }
 
@@ -137,22 +137,22 @@ impl Mode {
     }
 
     /// The mode in the form in which requests encode it: `x` for exclusive, or the marker of the class of holds.
-    pub(crate) fn word(&self) -> Vec<u8> {
+    pub(crate) fn encoded(&self) -> Vec<u8> {
         match self {
             Self::Exclusive => EXCLUSIVE.to_vec(),
-            Self::Class(class) => class.marker(),
+            Self::Class(class) => class.lock_value(),
         }
     }
 
-    /// Parses the form that [`word`](Self::word) returns; `None` for other text.
+    /// Parses the form that [`encoded`](Self::encoded) returns; `None` for other text.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn read(word: &[u8]) -> Option<Self> {
         if word == EXCLUSIVE {
             return Some(Self::Exclusive);
         }
-        let class = match word.strip_prefix(keys::OWNER.as_bytes()) {
+        let class = match word.strip_prefix(keys::OWNER_VALUE_PREFIX.as_bytes()) {
             Some(id) => Class::Owner(std::str::from_utf8(id).ok()?.into()),
-            None if word == keys::SHARED.as_bytes() => Class::Shared,
+            None if word == keys::SHARED_LOCK_VALUE.as_bytes() => Class::Shared,
             None => return None,
         };
         Some(Self::Class(class))
@@ -160,10 +160,10 @@ impl Mode {
 
     /// The value of the lock key while the attempt with the random value `value` holds the key in this mode.
     #[cfg(any(test, feature = "testing", feature = "node"))]
-    pub(crate) fn holder(&self, value: &[u8; 32]) -> Vec<u8> {
+    pub(crate) fn lock_value(&self, value: &[u8; 32]) -> Vec<u8> {
         match self {
             Self::Exclusive => value.to_vec(),
-            Self::Class(class) => class.marker(),
+            Self::Class(class) => class.lock_value(),
         }
     }
 
@@ -171,7 +171,7 @@ impl Mode {
     #[cfg(any(test, feature = "testing", feature = "node"))]
     pub(crate) fn place(&self, waiter: &Arc<str>) -> Arc<str> {
         match self {
-            Self::Class(Class::Shared) => format!("{waiter}{READER}").into(),
+            Self::Class(Class::Shared) => format!("{waiter}{READER_SUFFIX}").into(),
             Self::Exclusive | Self::Class(Class::Owner(_)) => waiter.clone(),
         }
     }
@@ -190,10 +190,10 @@ pub enum Class {
 impl Class {
     /// The value of the lock key while holds of this class share the key. An exclusive lock never has this value: its
     /// lock key contains a [`Token`].
-    pub fn marker(&self) -> Vec<u8> {
+    pub fn lock_value(&self) -> Vec<u8> {
         match self {
-            Self::Shared => keys::SHARED.as_bytes().to_vec(),
-            Self::Owner(id) => [keys::OWNER, id].concat().into_bytes(),
+            Self::Shared => keys::SHARED_LOCK_VALUE.as_bytes().to_vec(),
+            Self::Owner(id) => [keys::OWNER_VALUE_PREFIX, id].concat().into_bytes(),
         }
     }
 }

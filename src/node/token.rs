@@ -7,7 +7,7 @@ use crate::keys;
 /// Whether a client of quorate wrote `value` to a lock key: the value is a token, or the marker of readers or of an
 /// owner. The locks of most other Redlock libraries have other values.
 pub(crate) fn is_of_quorate(value: &[u8]) -> bool {
-    keys::is_marker(value) || Token::from_hex(value).is_some()
+    keys::is_shared_value(value) || Token::from_hex(value).is_some()
 }
 
 /// The random value of one attempt to take a lock: 128 bits from the operating system's generator. It is written to the
@@ -37,11 +37,11 @@ impl Token {
     /// The token as it is stored in the lock key: 32 lower-case hexadecimal digits.
     pub fn to_hex(self) -> [u8; 32] {
         // Compute the digits instead of looking them up in a table, so that the compiler can vectorize the loop.
-        let digit = |nibble: u8| nibble + b'0' + u8::from(nibble > 9) * (b'a' - b'0' - 10);
+        let hex_digit = |nibble: u8| nibble + b'0' + u8::from(nibble > 9) * (b'a' - b'0' - 10);
         let mut hex = [0; 32];
         for (pair, byte) in hex.chunks_exact_mut(2).zip(self.0) {
-            pair[0] = digit(byte >> 4);
-            pair[1] = digit(byte & 15);
+            pair[0] = hex_digit(byte >> 4);
+            pair[1] = hex_digit(byte & 15);
         }
         hex
     }

@@ -7,14 +7,15 @@
 //! - HOST and PID: the host and the process id of the waiter.
 //! - SINCE: the time at which the wait began, in milliseconds since 1970.
 //!
-//! In the queue of a key, the id of a reader ends with [`READER`]. Masters interpret only PROCESS and [`READER`].
+//! In the queue of a key, the id of a reader ends with [`READER_SUFFIX`]. Masters interpret only PROCESS and
+//! [`READER_SUFFIX`].
 
 use std::time::SystemTime;
 
 use super::note::{moment, name};
 
 /// The suffix that marks the waiter id of a reader in the queue of a key.
-pub(crate) const READER: &str = ":r";
+pub(crate) const READER_SUFFIX: &str = ":r";
 
 /// Separates a waiter's short id from its description. `/` sorts before all digits: `p:1/host` comes before
 /// `p:12/host`, just as `p:1` comes before `p:12`.
@@ -37,8 +38,8 @@ pub(crate) fn describe(id: &str, process: &str, since_ms: u64) -> String {
 /// Splits a waiter id into three parts: the short id, the description (`None` if there is none), and the suffix of a
 /// reader (empty for other waiters).
 fn parts(id: &str) -> (&str, Option<&str>, &str) {
-    let (rest, reader) = match id.strip_suffix(READER) {
-        Some(rest) => (rest, READER),
+    let (rest, reader) = match id.strip_suffix(READER_SUFFIX) {
+        Some(rest) => (rest, READER_SUFFIX),
         None => (id, ""),
     };
     match rest.split_once(SEPARATOR) {
@@ -56,7 +57,7 @@ pub(crate) fn read(id: &str) -> (String, WaiterDescription) {
     }
 }
 
-/// The short id in a waiter id: without the description, and without [`READER`].
+/// The short id in a waiter id: without the description, and without [`READER_SUFFIX`].
 #[cfg(any(test, feature = "node"))]
 pub(crate) fn short(id: &str) -> &str {
     parts(id).0
@@ -92,7 +93,7 @@ mod tests {
             since: Some(UNIX_EPOCH + Duration::from_millis(1_763_000_000_500)),
         };
         assert_eq!(read(&id), ("0123456789abcdef:7".into(), expected.clone()));
-        let reader = format!("{id}{READER}");
+        let reader = format!("{id}{READER_SUFFIX}");
         assert_eq!(read(&reader), ("0123456789abcdef:7:r".into(), expected));
         assert_eq!(short(&id), "0123456789abcdef:7");
         let nameless = describe(
@@ -133,10 +134,10 @@ mod tests {
     fn waiter_ids_with_descriptions_sort_like_waiter_ids_without_descriptions() {
         let mut numbers: Vec<u64> = (0..200).chain([u64::MAX]).collect();
         let mut described = numbers.clone();
-        let id = |number: &u64| format!("0123456789abcdef:{number}");
-        numbers.sort_unstable_by_key(id);
+        let numbered_id = |number: &u64| format!("0123456789abcdef:{number}");
+        numbers.sort_unstable_by_key(numbered_id);
         // Waiters with larger numbers began to wait later.
-        described.sort_unstable_by_key(|number| describe(&id(number), "h:1", *number));
+        described.sort_unstable_by_key(|number| describe(&numbered_id(number), "h:1", *number));
         assert_eq!(numbers, described);
     }
 
@@ -145,7 +146,10 @@ mod tests {
         let host = "h".repeat(200);
         let me = Identity::new(&host, u32::MAX, "p").connection_label();
         let id = describe(&format!("{}:{}", "f".repeat(16), u64::MAX), &me, u64::MAX);
-        assert!(!id.ends_with(READER), "{id} must not end with {READER}");
+        assert!(
+            !id.ends_with(READER_SUFFIX),
+            "{id} must not end with {READER_SUFFIX}"
+        );
         assert!(
             id.len() <= 136,
             "the id must have at most 136 bytes, but has {}: {id}",

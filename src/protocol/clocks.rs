@@ -107,17 +107,17 @@ mod tests {
     #[test]
     fn clocks_decide_only_with_a_majority_of_each_set_of_masters() {
         let joint = Quorum::joint(MasterSet::first(3), (3..6).collect());
-        let clocks = |shown: [u64; 6]| shown.map(|shown| Some(Shows(shown)));
+        let clocks_showing = |shown: [u64; 6]| shown.map(|shown| Some(Shows(shown)));
         assert_eq!(
-            judge_time(joint, &clocks([100, 100, 1, 100, 100, 1]), 100),
+            judge_time(joint, &clocks_showing([100, 100, 1, 100, 100, 1]), 100),
             TimeVerdict::Past
         );
         assert_eq!(
-            judge_time(joint, &clocks([100, 100, 100, 100, 1, 1]), 100),
+            judge_time(joint, &clocks_showing([100, 100, 100, 100, 1, 1]), 100),
             TimeVerdict::Unclear
         );
         assert_eq!(
-            judge_time(joint, &clocks([2, 3, 100, 5, 4, 100]), 100),
+            judge_time(joint, &clocks_showing([2, 3, 100, 5, 4, 100]), 100),
             TimeVerdict::Future(95)
         );
     }

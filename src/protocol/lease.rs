@@ -265,10 +265,10 @@ mod tests {
         let last_outcome = |votes: &[(usize, RenewalVote)]| {
             let quorum = Quorum::joint(MasterSet::first(3), (3..6).collect());
             let mut ballot = Ballot::new(quorum);
-            let record = |(node, vote): &(usize, RenewalVote)| {
+            let record_vote = |(node, vote): &(usize, RenewalVote)| {
                 ballot.record(*node, *vote, at_ms(3_001), at_ms(9_898), TERMS)
             };
-            votes.iter().map(record).last()
+            votes.iter().map(record_vote).last()
         };
         let confirming =
             |nodes: &[usize]| -> Vec<_> { nodes.iter().map(|n| (*n, RenewalVote::Yes)).collect() };
@@ -280,9 +280,9 @@ mod tests {
             last_outcome(&confirming(&[0, 1, 3, 4])),
             Some(Extension::Renewed(at_ms(12_898)))
         );
-        let mut lost = confirming(&[0, 1, 2]);
-        lost.extend([(3, RenewalVote::No), (4, RenewalVote::No)]);
-        assert_eq!(last_outcome(&lost), Some(Extension::Lost));
+        let mut lost_ballot = confirming(&[0, 1, 2]);
+        lost_ballot.extend([(3, RenewalVote::No), (4, RenewalVote::No)]);
+        assert_eq!(last_outcome(&lost_ballot), Some(Extension::Lost));
     }
 
     #[test]

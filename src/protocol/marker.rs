@@ -289,19 +289,19 @@ mod tests {
     #[test]
     fn generation_marker_rejects_clients_configured_with_wrong_masters() {
         let [a, b, c] = prints();
-        let marker = |number, print| Some(unnamed_marker(number, print));
+        let marker_with = |number, print| Some(unnamed_marker(number, print));
         let settled = |print| Configuration::new(0, print, None);
         let changing = |settled, next| Configuration::new(0, settled, Some(next));
-        assert_eq!(settled(b).admission(marker(0, a)), Other);
-        assert_eq!(changing(c, b).admission(marker(0, a)), Other);
-        assert_eq!(changing(a, c).admission(marker(1, b)), Other);
-        assert_eq!(changing(a, c).admission(marker(2, b)), Other);
+        assert_eq!(settled(b).admission(marker_with(0, a)), Other);
+        assert_eq!(changing(c, b).admission(marker_with(0, a)), Other);
+        assert_eq!(changing(a, c).admission(marker_with(1, b)), Other);
+        assert_eq!(changing(a, c).admission(marker_with(2, b)), Other);
         assert_eq!(
-            Configuration::new(1, c, None).admission(marker(2, b)),
+            Configuration::new(1, c, None).admission(marker_with(2, b)),
             Other
         );
         assert_eq!(
-            Configuration::new(1, c, None).admission(marker(4, b)),
+            Configuration::new(1, c, None).admission(marker_with(4, b)),
             Other
         );
     }
@@ -312,7 +312,7 @@ mod tests {
         let [a, b, _] = prints();
         let named = |name| Configuration::new(0, a, None).named(name);
         let name_print = |text: &str| Some(Fingerprint::new([text]));
-        let marker = |name| Marker {
+        let marker_named = |name| Marker {
             name,
             ..unnamed_marker(0, a)
         };
@@ -323,18 +323,18 @@ mod tests {
             (named(None), None, Admitted),
             (named(None), name_print("x"), Admitted),
         ] {
-            assert_eq!(client.admission(Some(marker(name))), admitted);
+            assert_eq!(client.admission(Some(marker_named(name))), admitted);
         }
         assert_eq!(named(Some("x")).admission(None), Nameless);
         assert!(!named(Some("x")).needs_no_marker());
         // The name does not replace the other checks.
-        let other = Marker {
+        let other_marker = Marker {
             print: b,
-            ..marker(name_print("x"))
+            ..marker_named(name_print("x"))
         };
-        assert_eq!(named(Some("x")).admission(Some(other)), Other);
+        assert_eq!(named(Some("x")).admission(Some(other_marker)), Other);
         let listed: Vec<_> = named(Some("x")).markers().collect();
-        assert_eq!(listed, [marker(name_print("x"))]);
+        assert_eq!(listed, [marker_named(name_print("x"))]);
     }
 
     #[test]

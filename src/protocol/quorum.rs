@@ -384,8 +384,9 @@ mod tests {
 
     /// All combinations of answers: yes, no, fault, none.
     fn outcomes(nodes: usize) -> impl Iterator<Item = Vec<char>> {
-        let digit = |code: usize, node: usize| ['y', 'n', 'f', '.'][code >> (2 * node) & 3];
-        (0..1usize << (2 * nodes)).map(move |code| (0..nodes).map(|n| digit(code, n)).collect())
+        let vote_digit = |code: usize, node: usize| ['y', 'n', 'f', '.'][code >> (2 * node) & 3];
+        (0..1usize << (2 * nodes))
+            .map(move |code| (0..nodes).map(|n| vote_digit(code, n)).collect())
     }
 
     fn tally_of(quorum: Quorum, votes: &[char]) -> Tally {
@@ -456,10 +457,10 @@ mod tests {
         let (mut union, mut alone) = (0, 0);
         for [old, next] in pairs_of_sets() {
             let joint = Quorum::joint(old, next);
-            let met = |quorum: Quorum| move |votes| quorum.is_met_by(votes);
-            let only = |set| met(Quorum::joint(set, set));
-            for other in [only(old), only(next), met(joint)] {
-                assert!(!two_can_win(met(joint), other), "{old:?} {next:?}");
+            let meets_quorum = |quorum: Quorum| move |votes| quorum.is_met_by(votes);
+            let only = |set| meets_quorum(Quorum::joint(set, set));
+            for other in [only(old), only(next), meets_quorum(joint)] {
+                assert!(!two_can_win(meets_quorum(joint), other), "{old:?} {next:?}");
             }
             union += u32::from(two_can_win(only(old.or(next)), only(old)));
             union += u32::from(two_can_win(only(old.or(next)), only(next)));
@@ -482,8 +483,11 @@ mod tests {
         ] {
             let quorum = Quorum::joint(old, next);
             assert_eq!(quorum.size(), size, "{old:?} {next:?}");
-            let meets = |votes: &u64| quorum.is_met_by(MasterSet(*votes));
-            let fewest = (0..1u64 << 8).filter(meets).map(u64::count_ones).min();
+            let meets_quorum = |votes: &u64| quorum.is_met_by(MasterSet(*votes));
+            let fewest = (0..1u64 << 8)
+                .filter(meets_quorum)
+                .map(u64::count_ones)
+                .min();
             assert_eq!(fewest, u32::try_from(size).ok(), "{old:?} {next:?}");
         }
     }

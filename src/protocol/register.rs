@@ -99,8 +99,8 @@ pub(crate) enum Vacancy {
 /// may still have a value. `None` while answers are missing.
 pub(crate) fn vacancy(votes: &[Option<ReadVote>]) -> Option<Vacancy> {
     let votes: Vec<ReadVote> = votes.iter().copied().collect::<Option<_>>()?;
-    let shows = |vote: &ReadVote| matches!(vote, ReadVote::Value(_) | ReadVote::Old);
-    Some(if votes.iter().any(shows) {
+    let shows_value = |vote: &ReadVote| matches!(vote, ReadVote::Value(_) | ReadVote::Old);
+    Some(if votes.iter().any(shows_value) {
         Vacancy::Occupied
     } else if votes.iter().all(|vote| *vote == ReadVote::Nothing) {
         Vacancy::Vacant
@@ -369,8 +369,8 @@ mod tests {
 
     /// A joint quorum of two sets. The last `both` of the old masters are also the first `both` of the next masters.
     fn sets(old: usize, both: usize, next: usize) -> Quorum {
-        let nodes = |from: usize, count: usize| (from..from + count).collect();
-        Quorum::joint(nodes(0, old), nodes(old - both, next))
+        let node_range = |from: usize, count: usize| (from..from + count).collect();
+        Quorum::joint(node_range(0, old), node_range(old - both, next))
     }
 
     #[test]
@@ -440,9 +440,10 @@ mod tests {
         for quorum in [sets(3, 1, 3), sets(2, 1, 2), sets(3, 2, 2), sets(2, 2, 3)] {
             for votes in all_votes(quorum.nodes()) {
                 let old_masters_where = |is_selected: fn(&ReadVote) -> bool| {
-                    let old = votes.iter().enumerate();
-                    let old = old.filter(|(node, vote)| quorum.is_old(*node) && is_selected(vote));
-                    old.map(|(node, _)| node).collect::<MasterSet>()
+                    let numbered_votes = votes.iter().enumerate();
+                    let old_votes = numbered_votes
+                        .filter(|(node, vote)| quorum.is_old(*node) && is_selected(vote));
+                    old_votes.map(|(node, _)| node).collect::<MasterSet>()
                 };
                 let old = quorum.old_only();
                 let masters_with_value = old_masters_where(|vote| matches!(vote, Value(_)));

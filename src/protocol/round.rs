@@ -161,13 +161,14 @@ mod tests {
         ];
         for nodes in 1..=5usize {
             for code in 0..KINDS.len().pow(nodes as u32) {
-                let vote = |node: usize| KINDS[code / KINDS.len().pow(node as u32) % KINDS.len()];
-                let mut first = None;
+                let vote_of =
+                    |node: usize| KINDS[code / KINDS.len().pow(node as u32) % KINDS.len()];
+                let mut first_outcome = None;
                 visit_orders(&mut Vec::new(), &mut (0..nodes).collect(), &mut |order| {
                     let mut round = Round::open(Quorum::new(nodes));
                     let mut decided_verdict = Verdict::Pending;
                     for &node in order {
-                        let verdict = round.record(node, vote(node));
+                        let verdict = round.record(node, vote_of(node));
                         assert!(decided_verdict == Verdict::Pending || verdict == decided_verdict);
                         decided_verdict = verdict;
                     }
@@ -180,9 +181,9 @@ mod tests {
                         masters_to_undo,
                     );
                     assert_ne!(decided_verdict, Verdict::Pending);
-                    let first = first.get_or_insert_with(|| outcome.clone());
+                    let first_outcome = first_outcome.get_or_insert_with(|| outcome.clone());
                     assert_eq!(
-                        *first, outcome,
+                        *first_outcome, outcome,
                         "the order of votes must not matter: {nodes} nodes, votes {code}, order {order:?}"
                     );
                 });

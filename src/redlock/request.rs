@@ -109,7 +109,7 @@ impl Redlock {
 }
 
 /// The warning about a request that was dropped unused.
-const DROPPED: &str =
+const UNUSED_REQUEST_TEXT: &str =
     "nothing was locked: a lock request was dropped unused. Await it, or call acquire() on it";
 
 /// The warning about an unused request of the module `blocking`. Such a request cannot be awaited.
@@ -186,7 +186,7 @@ impl IntoFuture for LockRequest {
 }
 
 /// Whether this process has reported a dropped request on standard error.
-static PRINTED: AtomicBool = AtomicBool::new(false);
+static WAS_PRINTED: AtomicBool = AtomicBool::new(false);
 
 impl Drop for LockRequest {
     fn drop(&mut self) {
@@ -197,11 +197,11 @@ impl Drop for LockRequest {
         let warning = if self.blocking {
             DROPPED_BLOCKING
         } else {
-            DROPPED
+            UNUSED_REQUEST_TEXT
         };
         tracing::warn!(%resource, "{warning}");
         // If the program collects no warnings, report the first dropped request on standard error.
-        if !tracing::enabled!(tracing::Level::WARN) && !PRINTED.swap(true, Ordering::Relaxed) {
+        if !tracing::enabled!(tracing::Level::WARN) && !WAS_PRINTED.swap(true, Ordering::Relaxed) {
             let _ = writeln!(std::io::stderr(), "quorate: {resource:?}: {warning}");
         }
     }

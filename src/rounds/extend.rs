@@ -154,15 +154,15 @@ mod tests {
 
     #[test]
     fn unknown_state_of_a_key_is_not_counted_as_a_vote() {
-        let full = || Extended::Unknown(Fault::OutOfMemory);
-        let strange = outcomes(&[&[full()], &[Held], &[full()]]);
+        let full_master = || Extended::Unknown(Fault::OutOfMemory);
+        let strange = outcomes(&[&[full_master()], &[Held], &[full_master()]]);
         assert_eq!(strange.last(), Some(&Extension::Unknown));
-        let one_full = outcomes(&[&[full()], &[Held], &[Restored]]);
+        let one_full = outcomes(&[&[full_master()], &[Held], &[Restored]]);
         assert!(matches!(one_full.last(), Some(Extension::Renewed(_))));
         // `full()` is a fault for the first key only, so both masters deny the second key.
-        let denied = outcomes(&[&[full(), NotOurs], &[Held, NotOurs]]);
+        let denied = outcomes(&[&[full_master(), NotOurs], &[Held, NotOurs]]);
         assert_eq!(denied.last(), Some(&Extension::Lost));
-        let lock_answer = answer_for_lock(&Ok(vec![Held, full()]), &(0..2));
+        let lock_answer = answer_for_lock(&Ok(vec![Held, full_master()]), &(0..2));
         assert_eq!(lock_answer, Err(Fault::OutOfMemory));
     }
 

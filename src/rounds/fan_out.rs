@@ -112,8 +112,11 @@ mod models {
     #[test]
     fn wait_for_all_answers_ends_in_every_thread_interleaving() {
         crate::sync::model(|| {
-            let wanted = 2;
-            let answers = CountsAnswers { answers: 0, wanted };
+            let wanted_count = 2;
+            let answers = CountsAnswers {
+                answers: 0,
+                wanted: wanted_count,
+            };
             let fan_out = FanOut::new(Arc::new(Tokio::default()), answers);
             let nodes = [answering(&fan_out, 0), answering(&fan_out, 1)];
             block_on(

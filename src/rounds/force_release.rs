@@ -21,28 +21,30 @@ impl Coordinator {
     /// state of the lock on each master as it was first read, or the fault of a master that did not execute the last
     /// step; and whether the third step was sent.
     pub(crate) async fn force_release(&self, key: Arc<[u8]>) -> (Answers, bool) {
-        let mut first: Answers = Vec::new();
+        let mut first_answers: Answers = Vec::new();
         let mut ended_locks: Arc<[Ended]> = Arc::default();
-        let mut last = loop {
+        let mut last_answers = loop {
             let answers = self.force_release_step(&key, &ended_locks, false).await;
-            add_first_answers(&mut first, &answers);
-            let states = first.iter().filter_map(|(state, _)| state.as_ref().ok());
+            add_first_answers(&mut first_answers, &answers);
+            let states = first_answers
+                .iter()
+                .filter_map(|(state, _)| state.as_ref().ok());
             let all_ended: Arc<[Ended]> = Ended::all(states).into();
             if all_ended == ended_locks {
                 break answers;
             }
             ended_locks = all_ended;
         };
-        let numbered_answers = last.iter().enumerate();
+        let numbered_answers = last_answers.iter().enumerate();
         let recorded = numbered_answers
             .filter(|(_, (state, _))| state.is_ok())
             .map(|(node, _)| node)
             .collect();
         let deletes = !ended_locks.is_empty() && self.quorum.is_met_by(recorded);
         if deletes {
-            last = self.force_release_step(&key, &ended_locks, true).await;
+            last_answers = self.force_release_step(&key, &ended_locks, true).await;
         }
-        let answer_pairs = first.into_iter().zip(last);
+        let answer_pairs = first_answers.into_iter().zip(last_answers);
         let answers = answer_pairs
             .map(|((state, latency), (last_state, _))| (last_state.and(state), latency));
         (answers.collect(), deletes)

@@ -178,7 +178,7 @@ impl ValueAnswers {
     }
 
     fn read_votes(&self) -> Vec<Option<ReadVote>> {
-        let vote = |answer: &Result<Answer, Fault>| match answer {
+        let vote_of = |answer: &Result<Answer, Fault>| match answer {
             Ok(Answer::Value { stored: None, .. }) => ReadVote::Nothing,
             Ok(Answer::Value {
                 stored: Some(stored),
@@ -188,7 +188,7 @@ impl ValueAnswers {
             Ok(_) => ReadVote::Refused,
             Err(_) => ReadVote::Fault,
         };
-        self.answers().map(|answer| answer.map(vote)).collect()
+        self.answers().map(|answer| answer.map(vote_of)).collect()
     }
 
     /// The result of the read; `None` until the answers decide it.
@@ -285,7 +285,7 @@ impl ValueAnswers {
             Some(Some(ReadVote::Nothing)) => vacant,
             _ => false,
         };
-        let vote = |(node, answer): (usize, Option<&Result<Answer, Fault>>)| {
+        let vote_of = |(node, answer): (usize, Option<&Result<Answer, Fault>>)| {
             Some(match answer? {
                 Ok(Answer::Written { run })
                     if counted_at_read(node) && Some(run) == read.run(node) =>
@@ -298,7 +298,7 @@ impl ValueAnswers {
                 Err(_) => WriteVote::Unknown,
             })
         };
-        let votes: Vec<_> = self.answers().enumerate().map(vote).collect();
+        let votes: Vec<_> = self.answers().enumerate().map(vote_of).collect();
         register::judge_write(self.quorum, &votes)
     }
 
@@ -415,8 +415,8 @@ mod tests {
 
     #[test]
     fn value_write_does_not_count_on_a_master_whose_value_predates_its_restart() {
-        let run = || ServerRun::new("run");
-        let value = |trusted| {
+        let new_run = || ServerRun::new("run");
+        let value_answer = |trusted| {
             let stored = Some(StoredValue {
                 number: 7,
                 bytes: b"value".to_vec(),
@@ -424,20 +424,24 @@ mod tests {
             });
             let clock = None;
             Ok(Answer::Value {
-                run: run(),
+                run: new_run(),
                 stored,
                 clock,
             })
         };
         let now = Instant::from_nanos(0);
-        let mut read = ValueAnswers::open(Quorum::new(3), now);
-        let mut write = ValueAnswers::open(Quorum::new(3), now);
+        let mut read_answers = ValueAnswers::open(Quorum::new(3), now);
+        let mut write_answers = ValueAnswers::open(Quorum::new(3), now);
         for (node, trusted) in [true, false, false].into_iter().enumerate() {
-            read.timed_answers[node] = Some((value(trusted), Duration::ZERO));
+            read_answers.timed_answers[node] = Some((value_answer(trusted), Duration::ZERO));
         }
-        write.timed_answers[0] = Some((Ok(Answer::Written { run: run() }), Duration::ZERO));
-        write.timed_answers[1] = write.timed_answers[0].clone();
-        write.timed_answers[2] = Some((Err(timeout(Duration::ZERO)), Duration::ZERO));
-        assert_eq!(write.writing(&read), Some(WriteVerdict::Unknown));
+        write_answers.timed_answers[0] =
+            Some((Ok(Answer::Written { run: new_run() }), Duration::ZERO));
+        write_answers.timed_answers[1] = write_answers.timed_answers[0].clone();
+        write_answers.timed_answers[2] = Some((Err(timeout(Duration::ZERO)), Duration::ZERO));
+        assert_eq!(
+            write_answers.writing(&read_answers),
+            Some(WriteVerdict::Unknown)
+        );
     }
 }

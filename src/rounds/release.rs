@@ -117,9 +117,9 @@ impl ReleaseAnswers {
 
 impl Collect for ReleaseAnswers {
     fn record_answer(&mut self, source: Source, answer: Result<Answer, Fault>) -> bool {
-        let late = self.is_settled();
+        let is_late = self.is_settled();
         self.replies
-            .record(source.node, &answer, self.started_at, source.now, late);
+            .record(source.node, &answer, self.started_at, source.now, is_late);
         if answer.is_ok() {
             self.confirmed_without_key.add(source.node);
         }
@@ -128,6 +128,6 @@ impl Collect for ReleaseAnswers {
             Ok(_) => self.gone += 1,
             Err(_) => self.faults += 1,
         }
-        (self.is_settled() && !late) || self.is_complete()
+        (self.is_settled() && !is_late) || self.is_complete()
     }
 }

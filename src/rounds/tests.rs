@@ -59,8 +59,8 @@ fn down() -> Result<Answer, Fault> {
 }
 
 fn names(nodes: usize) -> Vec<NodeName> {
-    let name = |node: usize| NodeName::new(format!("n{node}"));
-    (0..nodes).map(name).collect()
+    let node_name = |node: usize| NodeName::new(format!("n{node}"));
+    (0..nodes).map(node_name).collect()
 }
 
 #[test]
@@ -112,27 +112,27 @@ fn refused_round_reports_holder_and_queue() {
     assert_eq!((refusals.largest_ticket, refusals.ahead), (9, Some(3)));
     assert_eq!(refusals.holder.as_deref(), Some(&b"a"[..]));
     // A refusal without details about the queue: the number of waiters is unknown.
-    let mut plain = open_answers(3);
-    plain.record_answer(source(0, 1), refused_without_queue());
-    let refusals = plain.refusals().expect("one");
+    let mut plain_answers = open_answers(3);
+    plain_answers.record_answer(source(0, 1), refused_without_queue());
+    let refusals = plain_answers.refusals().expect("one");
     assert_eq!((refusals.largest_ticket, refusals.ahead), (0, None));
-    assert_eq!(plain.ttl_left(), None);
+    assert_eq!(plain_answers.ttl_left(), None);
 }
 
 #[test]
 fn lock_counts_as_foreign_only_if_foreign_values_prevent_a_majority() {
     let token = "0123456789abcdef".repeat(2);
-    let mut mixed = open_answers(3);
+    let mut mixed_answers = open_answers(3);
     let values = ["another program", &*token, "a third program"];
     for (node, (value, is_foreign)) in values.into_iter().zip([false, false, true]).enumerate() {
-        mixed.record_answer(source(node, 1), refused(90, 0, 0, Some(value)));
-        assert_eq!(mixed.is_foreign(), is_foreign, "{value}");
+        mixed_answers.record_answer(source(node, 1), refused(90, 0, 0, Some(value)));
+        assert_eq!(mixed_answers.is_foreign(), is_foreign, "{value}");
     }
-    let mut ours = open_answers(3);
+    let mut own_answers = open_answers(3);
     let values = [&*token, "quorate:shared", "quorate:owner:me"];
     for (node, value) in values.into_iter().enumerate() {
-        ours.record_answer(source(node, 1), refused(90, 0, 0, Some(value)));
-        assert!(!ours.is_foreign(), "{value}");
+        own_answers.record_answer(source(node, 1), refused(90, 0, 0, Some(value)));
+        assert!(!own_answers.is_foreign(), "{value}");
     }
 }
 
@@ -151,29 +151,33 @@ fn majority_counts_as_refused_only_if_refusals_alone_prevent_it() {
 
 #[test]
 fn abandoned_round_counts_masters_that_stayed_silent_for_the_timeout_as_failed() {
-    let mut early = open_answers(3);
-    early.record_answer(source(0, 1), refused_without_queue());
-    early.fail_silent_masters(STARTED_AT + ms(49), ms(50));
+    let mut early_answers = open_answers(3);
+    early_answers.record_answer(source(0, 1), refused_without_queue());
+    early_answers.fail_silent_masters(STARTED_AT + ms(49), ms(50));
     assert_eq!(
-        early.verdict(),
+        early_answers.verdict(),
         None,
         "there must be no verdict while the silent masters have time left"
     );
-    assert_eq!(early.round.silent().count(), 2);
-    let mut late = open_answers(3);
-    late.record_answer(source(0, 1), refused_without_queue());
-    late.fail_silent_masters(STARTED_AT + ms(50), ms(50));
-    assert_eq!(late.round.silent().count(), 0);
-    assert_eq!(late.round.reason(), Some(Reason::Outage));
+    assert_eq!(early_answers.round.silent().count(), 2);
+    let mut late_answers = open_answers(3);
+    late_answers.record_answer(source(0, 1), refused_without_queue());
+    late_answers.fail_silent_masters(STARTED_AT + ms(50), ms(50));
+    assert_eq!(late_answers.round.silent().count(), 0);
+    assert_eq!(late_answers.round.reason(), Some(Reason::Outage));
     // The silent masters may still execute the request, so they need a release.
-    assert!(late.round.must_undo(1) && late.round.must_undo(2) && !late.round.must_undo(0));
+    assert!(
+        late_answers.round.must_undo(1)
+            && late_answers.round.must_undo(2)
+            && !late_answers.round.must_undo(0)
+    );
     let names = names(3);
-    let reports = late.reports(names.iter());
+    let reports = late_answers.reports(names.iter());
     assert!(reports[1].to_string().contains("50ms"), "{}", reports[1]);
     assert!(!reports[1].late && !reports[2].late);
     // An answer that arrives after the timeout is reported as late.
-    late.record_answer(source(1, 60), granted());
-    let reports = late.reports(names.iter());
+    late_answers.record_answer(source(1, 60), granted());
+    let reports = late_answers.reports(names.iter());
     assert!(reports[1].late && !reports[2].late);
     assert_eq!(reports[1].latency, Some(ms(60)));
 }
@@ -185,9 +189,9 @@ fn answer_after_the_verdict_is_reported_as_late() {
         answers.record_answer(source(node, node as u64), granted());
     }
     let names = names(3);
-    let late = answers.reports(names.iter()).into_iter();
+    let late_reports = answers.reports(names.iter()).into_iter();
     assert_eq!(
-        late.map(|report| report.late).collect::<Vec<_>>(),
+        late_reports.map(|report| report.late).collect::<Vec<_>>(),
         [false, false, true]
     );
     let mut timed_out = open_answers(1);
@@ -198,12 +202,12 @@ fn answer_after_the_verdict_is_reported_as_late() {
 
 #[test]
 fn lasting_faults_of_a_majority_make_waiting_hopeless() {
-    let denied = || Err(Fault::Denied("NOPERM".into()));
+    let denied_answer = || Err(Fault::Denied("NOPERM".into()));
     let mut answers = open_answers(3);
-    answers.record_answer(source(0, 1), denied());
+    answers.record_answer(source(0, 1), denied_answer());
     answers.record_answer(source(1, 1), down());
     assert!(!answers.is_hopeless());
-    answers.record_answer(source(2, 1), denied());
+    answers.record_answer(source(2, 1), denied_answer());
     assert!(answers.is_hopeless());
 }
 

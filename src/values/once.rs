@@ -398,8 +398,11 @@ impl Once {
         let start = period.start;
         if let Some(next_start) = period.next_start_if_done(last) {
             let now_ms = self.value.redlock.core.coordinator.runtime.wall_micros() / 1_000;
-            let next = Duration::from_millis(next_start.saturating_sub(now_ms));
-            return Ok(RecordState::Done { next, value });
+            let until_next_period = Duration::from_millis(next_start.saturating_sub(now_ms));
+            return Ok(RecordState::Done {
+                next: until_next_period,
+                value,
+            });
         }
         self.check_has_begun(&mut value, start, false).await?;
         let note = String::new();

@@ -97,8 +97,8 @@ mod tests {
 
     #[test]
     fn period_computed_by_the_caller_does_not_depend_on_the_clock() {
-        let at = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
-        let period = Periods::One(at(1_000)..at(4_000));
+        let at_millis = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
+        let period = Periods::One(at_millis(1_000)..at_millis(4_000));
         for now in [0, 1_000, 2_000, 9_000] {
             let period = period
                 .current_period(now)
@@ -108,10 +108,10 @@ mod tests {
             assert_eq!(period.next_start_if_done(Some(1_000)), Some(4_000));
         }
         for wrong in [
-            at(4_000)..at(1_000),
-            at(1_000)..at(1_000),
-            at(0)..at(LONGEST_PERIOD_MS + 1),
-            SystemTime::UNIX_EPOCH - Duration::from_secs(1)..at(1_000),
+            at_millis(4_000)..at_millis(1_000),
+            at_millis(1_000)..at_millis(1_000),
+            at_millis(0)..at_millis(LONGEST_PERIOD_MS + 1),
+            SystemTime::UNIX_EPOCH - Duration::from_secs(1)..at_millis(1_000),
         ] {
             assert!(
                 Periods::One(wrong.clone()).current_period(0).is_err(),

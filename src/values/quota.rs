@@ -138,7 +138,7 @@ impl Quota {
         if units == 0 {
             return Err(ValueError::Invalid("0 units: take at least 1 unit"));
         }
-        let take = |bytes: &[u8]| {
+        let take_units = |bytes: &[u8]| {
             let units_left = self.parse_units(bytes)?;
             Ok(match units_left.checked_sub(units) {
                 None => (None, Take::SoldOut { left: units_left }),
@@ -148,7 +148,7 @@ impl Quota {
                 }
             })
         };
-        Box::pin(self.0.change(take)).await
+        Box::pin(self.0.change(take_units)).await
     }
 
     /// Reads the number of units that are left.

@@ -180,22 +180,31 @@ mod tests {
     #[test]
     fn task_requests_the_first_slot_that_is_not_known_to_be_occupied() {
         let own_locks = own_locks_with(&[2]);
-        let first = reserve(&own_locks, 2, 0);
+        let first_reservation = reserve(&own_locks, 2, 0);
         assert_eq!(
-            (first.permit.slot(), first.is_only_request),
+            (
+                first_reservation.permit.slot(),
+                first_reservation.is_only_request
+            ),
             (3, true),
             "slot 3 must be asked for, because this process holds slot 2"
         );
-        let second = reserve(&own_locks, 3, 0b0001);
+        let second_reservation = reserve(&own_locks, 3, 0b0001);
         assert_eq!(
-            (second.permit.slot(), second.is_only_request),
+            (
+                second_reservation.permit.slot(),
+                second_reservation.is_only_request
+            ),
             (1, true),
             "slot 1 must be asked for, because another task asks for slot 3 and another process holds slot 0"
         );
-        drop(first);
-        let first = reserve(&own_locks, 0, 0b0001);
+        drop(first_reservation);
+        let first_reservation = reserve(&own_locks, 0, 0b0001);
         assert_eq!(
-            (first.permit.slot(), first.is_only_request),
+            (
+                first_reservation.permit.slot(),
+                first_reservation.is_only_request
+            ),
             (3, true),
             "slot 3 must be asked for again after the first request for it was dropped"
         );
@@ -204,23 +213,32 @@ mod tests {
     #[test]
     fn task_requests_the_slot_most_likely_to_become_free_if_none_is_free() {
         let own_locks = own_locks_with(&[0]);
-        let first = reserve(&own_locks, 0, 0b1100);
-        assert_eq!((first.permit.slot(), first.is_only_request), (1, true));
-        let second = reserve(&own_locks, 1, 0b1100);
+        let first_reservation = reserve(&own_locks, 0, 0b1100);
         assert_eq!(
-            (second.permit.slot(), second.is_only_request),
+            (
+                first_reservation.permit.slot(),
+                first_reservation.is_only_request
+            ),
+            (1, true)
+        );
+        let second_reservation = reserve(&own_locks, 1, 0b1100);
+        assert_eq!(
+            (
+                second_reservation.permit.slot(),
+                second_reservation.is_only_request
+            ),
             (2, false),
             "slot 2 must be asked for, because another process may have released it"
         );
-        let third = reserve(&own_locks, 1, 0b1100);
-        assert_eq!(third.permit.slot(), 3);
+        let third_reservation = reserve(&own_locks, 1, 0b1100);
+        assert_eq!(third_reservation.permit.slot(), 3);
         let fourth = reserve(&own_locks, 3, 0b1100);
         assert_eq!(
             (fourth.permit.slot(), fourth.is_only_request),
             (3, false),
             "`ask` must return slot 3 although another task asks for it: no slot is unreserved"
         );
-        drop(third);
+        drop(third_reservation);
         assert!(
             !reserve(&own_locks, 3, 0).is_only_request,
             "`alone` must be false if another task also asks for slot 3"
@@ -251,7 +269,7 @@ mod tests {
     fn own_request_of_a_task_is_left_out_of_the_requested_slots() {
         let own_locks = own_locks_with(&[1]);
         let own_reservation = reserve(&own_locks, 3, 0);
-        let other = reserve(&own_locks, 2, 0);
+        let other_reservation = reserve(&own_locks, 2, 0);
         assert_eq!(
             own_locks.slots(&api_permit(0), Some(&own_reservation)),
             (0b0010, 0b0100)
@@ -265,7 +283,7 @@ mod tests {
             twice.permit.slot()
         );
         own_locks.lock_ended(&api_permit(1).key());
-        drop((own_reservation, other, twice));
+        drop((own_reservation, other_reservation, twice));
         assert_eq!(own_locks.slots(&api_permit(0), None), (0, 0));
         assert!(own_locks.is_empty());
     }

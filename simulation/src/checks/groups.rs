@@ -39,7 +39,7 @@ pub(super) fn class_on(claim: &Claim, resource: usize) -> Option<&Class> {
 
 /// Whether the lock key contains the marker of this class (readers, or one owner).
 pub(super) fn has_marker_of(holder: Option<[u8; 32]>, class: &Class) -> bool {
-    let marker = class.marker();
+    let marker = class.lock_value();
     holder.is_some_and(|holder| {
         let (head, rest) = holder.split_at(marker.len().min(32));
         head == marker && rest.iter().all(|byte| *byte == 0)

@@ -79,7 +79,7 @@ fn with_token(claim: &Claim, token: u64) -> Arc<Claim> {
 
 impl RequestContext<'_> {
     fn has_own_marker(&self, claim: &Claim) -> bool {
-        class_of(claim).is_some_and(|class| self.holder(claim.key()) == Some(class.marker()))
+        class_of(claim).is_some_and(|class| self.holder(claim.key()) == Some(class.lock_value()))
     }
 
     fn is_member(&self, claim: &Claim) -> bool {
@@ -190,7 +190,7 @@ impl WrongScripts {
             Flaw::NewestExpiry if class_of(claim).is_some() => {
                 let answer = context.execute_correctly();
                 if let (true, Some(class)) = (is_granted(&answer), class_of(claim)) {
-                    context.put_value(key, &class.marker(), ttl);
+                    context.put_value(key, &class.lock_value(), ttl);
                 }
                 answer
             }
@@ -425,7 +425,7 @@ fn extend(flaw: Flaw, mut context: RequestContext<'_>, items: &[ExtendItem]) -> 
                 if let Some(class) =
                     class_of(&item.claim).filter(|_| context.has_own_marker(&item.claim))
                 {
-                    context.put_value(item.claim.key(), &class.marker(), item.ttl);
+                    context.put_value(item.claim.key(), &class.lock_value(), item.ttl);
                 }
             }
             Some(answer)

@@ -140,13 +140,13 @@ fn ids(due: &[Due]) -> Vec<u64> {
 #[test]
 fn renewal_due_within_a_sixtieth_of_the_ttl_joins_the_current_batch() {
     let mut schedule = Schedule::default();
-    let first = schedule.insert(held(None, true), at_ms(3_000));
+    let first_id = schedule.insert(held(None, true), at_ms(3_000));
     // A batch also renews the locks that are due within a sixtieth of their ttl. For this ttl of 9 s, this is 150 ms.
     let soon = schedule.insert(held(None, true), at_ms(3_150));
     let later = schedule.insert(held(None, true), at_ms(3_151));
     let fixed = schedule.insert(held(None, false), at_ms(3_001));
     assert_eq!(ids(&schedule.take_due(at_ms(2_999))), []);
-    assert_eq!(ids(&schedule.take_due(at_ms(3_000))), [first, soon]);
+    assert_eq!(ids(&schedule.take_due(at_ms(3_000))), [first_id, soon]);
     // The end of a lock does not cause an early renewal of another lock.
     assert_eq!(ids(&schedule.take_due(at_ms(3_001))), [fixed]);
     assert_eq!(ids(&schedule.take_due(at_ms(3_151))), [later]);
@@ -179,19 +179,19 @@ fn schedule_returns_each_due_lock_once_per_due_time() {
 #[test]
 fn reused_schedule_entry_gets_a_new_id() {
     let mut schedule = Schedule::default();
-    let old = schedule.insert(held(None, true), at_ms(3_000));
-    schedule.remove(old);
-    let new = schedule.insert(held(None, true), at_ms(3_000));
-    assert_ne!(old, new);
+    let old_id = schedule.insert(held(None, true), at_ms(3_000));
+    schedule.remove(old_id);
+    let new_id = schedule.insert(held(None, true), at_ms(3_000));
+    assert_ne!(old_id, new_id);
     assert_eq!(schedule.entries.slots.len(), 1);
     // After the entry was reused for another lock, the old id refers to no lock.
-    schedule.remove(old);
-    assert!(!schedule.move_earlier(old, at_ms(1)));
+    schedule.remove(old_id);
+    assert!(!schedule.move_earlier(old_id, at_ms(1)));
     assert!(!schedule.move_earlier(ScheduleId::default().get(), at_ms(1)));
     assert_eq!(schedule.entries.live_count, 1);
-    assert_eq!(ids(&schedule.take_due(at_ms(3_000))), [new]);
-    schedule.remove(new);
-    schedule.remove(new);
+    assert_eq!(ids(&schedule.take_due(at_ms(3_000))), [new_id]);
+    schedule.remove(new_id);
+    schedule.remove(new_id);
     assert_eq!(schedule.entries.live_count, 0);
     let [first_id, second_id] = [(); 2].map(|()| schedule.insert(held(None, true), at_ms(9)));
     assert_ne!(
@@ -262,9 +262,9 @@ fn renewals_overdue_by_a_thirtieth_of_the_ttl_are_sent_at_shorter_intervals() {
         Some(at_ms(3_300) + BATCH_INTERVAL)
     );
     assert!(schedule.is_held_back);
-    let late = at_ms(3_300) + Duration::from_nanos(1);
+    let late_time = at_ms(3_300) + Duration::from_nanos(1);
     assert_eq!(
-        schedule.next_batch_at(late),
+        schedule.next_batch_at(late_time),
         Some(at_ms(3_300) + SHORTEST_INTERVAL)
     );
     // If the last batch was sent more than `BATCH_INTERVAL` ago, the next batch is not delayed.

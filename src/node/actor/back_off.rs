@@ -81,19 +81,19 @@ mod tests {
     fn tries(fault: &Fault, connection_age: Option<Duration>) -> u32 {
         let mut back_off = BackOff::new(7);
         let mut elapsed = Duration::ZERO;
-        let mut tries = 0;
+        let mut try_count = 0;
         while elapsed < Duration::from_secs(4) {
-            tries += 1;
+            try_count += 1;
             elapsed += back_off.pause(fault, connection_age) + connection_age.unwrap_or_default();
         }
-        tries
+        try_count
     }
 
     #[test]
     fn reconnect_pauses_grow_if_each_connection_ends_immediately() {
-        let lost = Fault::Down("connection closed".into());
-        assert!((20..60).contains(&tries(&lost, Some(Duration::from_millis(1)))));
-        assert!((20..60).contains(&tries(&lost, None)));
+        let lost_connection = Fault::Down("connection closed".into());
+        assert!((20..60).contains(&tries(&lost_connection, Some(Duration::from_millis(1)))));
+        assert!((20..60).contains(&tries(&lost_connection, None)));
     }
 
     #[test]
@@ -117,13 +117,16 @@ mod tests {
 
     #[test]
     fn stable_connection_resets_the_reconnect_pauses() {
-        let lost = Fault::Down("connection closed".into());
+        let lost_connection = Fault::Down("connection closed".into());
         let mut back_off = BackOff::new(7);
         for _ in 0..20 {
-            back_off.pause(&lost, None);
+            back_off.pause(&lost_connection, None);
         }
-        assert!(back_off.pause(&lost, None) > Duration::from_millis(70));
-        assert_eq!(back_off.pause(&lost, Some(STABLE_AGE)), Duration::ZERO);
-        assert!(back_off.pause(&lost, None) <= FIRST_PAUSE);
+        assert!(back_off.pause(&lost_connection, None) > Duration::from_millis(70));
+        assert_eq!(
+            back_off.pause(&lost_connection, Some(STABLE_AGE)),
+            Duration::ZERO
+        );
+        assert!(back_off.pause(&lost_connection, None) <= FIRST_PAUSE);
     }
 }

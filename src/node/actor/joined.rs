@@ -23,14 +23,16 @@ pub(in crate::node) fn split_by_session(
             // A lock on several keys gets a result for each key.
             let keys = |item: &ExtendItem| item.claim.keys().count();
             let sessions = group_by_session(&items, keys, |item| session_of(&item.claim));
-            requests_of_sessions(sessions, reply, Kind::Extend, |items| Request::Extend {
-                items,
+            requests_of_sessions(sessions, reply, RequestKind::Extend, |items| {
+                Request::Extend { items }
             })
         }
         Request::Note { items } => {
             let sessions =
                 group_by_session(&items, |_| 1, |item: &NoteItem| session_of(&item.claim));
-            requests_of_sessions(sessions, reply, Kind::Note, |items| Request::Note { items })
+            requests_of_sessions(sessions, reply, RequestKind::Note, |items| Request::Note {
+                items,
+            })
         }
         request => vec![(None, request, reply)],
     }
@@ -49,11 +51,11 @@ fn group_by_session<T: Clone>(
     mut session_of: impl FnMut(&T) -> usize,
 ) -> Vec<SessionItems<T>> {
     let mut sessions: Vec<SessionItems<T>> = Vec::new();
-    let mut next = 0;
+    let mut next_position = 0;
     for item in items {
         let session = session_of(item);
-        let item_positions = next..next + answers(item);
-        next = item_positions.end;
+        let item_positions = next_position..next_position + answers(item);
+        next_position = item_positions.end;
         let entry = sessions.iter_mut().find(|(entry, ..)| *entry == session);
         match entry {
             Some((_, positions, items)) => {
@@ -69,7 +71,7 @@ fn group_by_session<T: Clone>(
 fn requests_of_sessions<T>(
     mut sessions: Vec<SessionItems<T>>,
     reply: Reply,
-    kind: Kind,
+    kind: RequestKind,
     request: impl Fn(Arc<[T]>) -> Request,
 ) -> Vec<Part> {
     if sessions.len() <= 1 {
@@ -84,28 +86,28 @@ fn requests_of_sessions<T>(
         .map(|(_, positions, _)| positions.clone())
         .collect();
     let joined_reply = Arc::new(JoinedReply::new(kind, positions, reply));
-    let part = |(part_index, (session, _, items)): (usize, SessionItems<T>)| {
+    let part_request = |(part_index, (session, _, items)): (usize, SessionItems<T>)| {
         let reply = Reply::new(joined_reply.clone(), part_index, Phase::Extend);
         (Some(session), request(items.into()), reply)
     };
-    sessions.into_iter().enumerate().map(part).collect()
+    sessions.into_iter().enumerate().map(part_request).collect()
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum RequestKind {
     Extend,
     Note,
 }
 
 /// Combines the answers to the parts of a split request into the answer to the whole request.
 struct JoinedReply {
-    kind: Kind,
+    kind: RequestKind,
     /// For each part of the request, the positions of its results in the whole answer.
     positions: Vec<Vec<usize>>,
-    state: Mutex<State>,
+    state: Mutex<JoinState>,
 }
 
-struct State {
+struct JoinState {
     open_parts: usize,
     /// The results that have arrived, in the order of the whole answer. If a part of the request fails, its fault
     /// becomes the result of each lock of that part.
@@ -117,9 +119,9 @@ struct State {
 }
 
 impl JoinedReply {
-    fn new(kind: Kind, positions: Vec<Vec<usize>>, reply: Reply) -> Self {
+    fn new(kind: RequestKind, positions: Vec<Vec<usize>>, reply: Reply) -> Self {
         let items = positions.iter().map(Vec::len).sum();
-        let state = State {
+        let state = JoinState {
             open_parts: positions.len(),
             extended: vec![Extended::Withdrawn; items],
             noted: vec![false; items],
@@ -167,8 +169,10 @@ impl ReplySink for JoinedReply {
         let reply = state.reply.take();
         let answer = match (state.has_answer, state.fault.take(), self.kind) {
             (false, Some(fault), _) => Err(fault),
-            (_, _, Kind::Extend) => Ok(Answer::Extended(std::mem::take(&mut state.extended))),
-            (_, _, Kind::Note) => Ok(Answer::Noted(std::mem::take(&mut state.noted))),
+            (_, _, RequestKind::Extend) => {
+                Ok(Answer::Extended(std::mem::take(&mut state.extended)))
+            }
+            (_, _, RequestKind::Note) => Ok(Answer::Noted(std::mem::take(&mut state.noted))),
         };
         drop(state);
         if let Some(reply) = reply {

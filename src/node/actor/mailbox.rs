@@ -71,9 +71,9 @@ impl Queued {
             number += 1;
             number
         };
-        let parts = split_by_session(self.request, self.reply, next_number).into_iter();
-        let part = |(_, request, reply)| Self::new(request, reply);
-        parts.map(part).collect()
+        let session_parts = split_by_session(self.request, self.reply, next_number).into_iter();
+        let queued_part = |(_, request, reply)| Self::new(request, reply);
+        session_parts.map(queued_part).collect()
     }
 
     pub(in crate::node) fn time_out(&mut self, fault: Fault) {
@@ -288,21 +288,21 @@ mod tests {
         }
         assert!(!push_request(&mailbox, status_request("b")));
         assert!(push_request(&mailbox, renewal()));
-        let mut taken = Vec::new();
-        mailbox.take(3, &mut taken);
+        let mut taken_requests = Vec::new();
+        mailbox.take(3, &mut taken_requests);
         let is_renewal = |queued: &Queued| matches!(queued.request, Request::Extend { .. });
-        let are_renewals: Vec<bool> = taken.iter().map(is_renewal).collect();
+        let are_renewals: Vec<bool> = taken_requests.iter().map(is_renewal).collect();
         assert_eq!(are_renewals, [true, false, false]);
     }
 
     #[test]
     fn request_becomes_overdue_after_at_least_the_limit_and_at_most_twice_the_limit() {
-        let limit = Duration::from_millis(100);
-        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let queue_limit = Duration::from_millis(100);
+        let at_ms = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         let mailbox = Mailbox::new();
         let count_overdue = |ms: u64| {
             let mut queued = Vec::new();
-            mailbox.take_overdue(at(ms), limit, &mut queued);
+            mailbox.take_overdue(at_ms(ms), queue_limit, &mut queued);
             queued.len()
         };
         assert!(
@@ -361,17 +361,17 @@ mod models {
     /// Reads the queue as the actor does, until it has taken this number of requests: registers its waker, and takes
     /// requests until the queue is empty. Then marks the taken requests as answered.
     fn read_requests(mailbox: &Mailbox, requests: usize) {
-        let mut taken = Vec::new();
+        let mut taken_requests = Vec::new();
         block_on(std::future::poll_fn(|cx| {
             mailbox.register(cx.waker());
             loop {
-                let count_before = taken.len();
-                mailbox.take(usize::MAX, &mut taken);
-                if taken.len() == count_before {
+                let count_before = taken_requests.len();
+                mailbox.take(usize::MAX, &mut taken_requests);
+                if taken_requests.len() == count_before {
                     break;
                 }
             }
-            if taken.len() == requests {
+            if taken_requests.len() == requests {
                 Poll::Ready(())
             } else {
                 Poll::Pending
@@ -426,10 +426,10 @@ mod models {
         crate::sync::model(|| {
             let mailbox = Arc::new(Mailbox::new());
             push(&mailbox, 1).join().expect("the thread must not panic");
-            let reader = mailbox.clone();
-            let reader = thread::spawn(move || read_requests(&reader, 1));
+            let reader_mailbox = mailbox.clone();
+            let reader_thread = thread::spawn(move || read_requests(&reader_mailbox, 1));
             block_on(mailbox.idle());
-            reader.join().expect("the thread must not panic");
+            reader_thread.join().expect("the thread must not panic");
         });
     }
 }

@@ -10,7 +10,7 @@ use crate::protocol::marker::Marker;
 
 /// The generation markers of all masters, as the last handshake with each master showed them.
 #[derive(Debug, Default)]
-pub(crate) struct Markers {
+pub(crate) struct GenerationMarkers {
     masters: usize,
     /// During a replacement of masters, the masters that are removed: they are in the old set of masters but not in the
     /// next set.
@@ -37,11 +37,12 @@ pub(in crate::node) enum LostMarker {
 struct MarkerRecords {
     /// The masters that show a marker, each with the marker and a flag that is true if the marker admits this client.
     markers: HashMap<NodeName, (Marker, bool)>,
-    /// The masters that showed no marker at their last handshake and are not trusted yet ([`Markers::trust`]).
+    /// The masters that showed no marker at their last handshake and are not trusted yet
+    /// ([`GenerationMarkers::trust`]).
     unmarked: HashSet<NodeName>,
 }
 
-impl Markers {
+impl GenerationMarkers {
     /// Creates an empty list of markers for this number of masters. `old_masters` lists the masters that a replacement
     /// removes.
     pub(crate) fn new(masters: usize, old_masters: Vec<NodeName>) -> Self {
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn marker_that_rejects_the_client_is_ignored_if_most_masters_show_no_marker() {
-        let markers = Markers::new(3, Vec::new());
+        let markers = GenerationMarkers::new(3, Vec::new());
         let [a, b, c] = names();
         markers.record_marker(&a, marker(2), false);
         markers.record_no_marker(&c);
@@ -158,7 +159,7 @@ mod tests {
 
     #[test]
     fn missing_marker_counts_as_lost_if_another_master_has_a_marker() {
-        let markers = Markers::new(3, Vec::new());
+        let markers = GenerationMarkers::new(3, Vec::new());
         let [a, b, c] = names();
         markers.record_marker(&b, marker(5), false);
         markers.record_marker(&a, marker(0), true);
@@ -176,7 +177,7 @@ mod tests {
 
     #[test]
     fn missing_marker_does_not_count_as_lost_if_no_master_has_a_marker() {
-        let markers = Markers::new(3, Vec::new());
+        let markers = GenerationMarkers::new(3, Vec::new());
         let [a, b, _] = names();
         for name in [&a, &b] {
             markers.record_no_marker(name);

@@ -173,18 +173,28 @@ mod tests {
 
     #[test]
     fn requests_do_not_wait_again_if_the_next_connection_is_lost_soon() {
-        let lost = || Fault::Disconnected("reset".into());
-        let mut outage = outage_after(lost(), STABLE);
-        handle_failure(&mut outage, lost(), Some(Duration::from_millis(10)), 10_999);
+        let lost_connection = || Fault::Disconnected("reset".into());
+        let mut outage = outage_after(lost_connection(), STABLE);
+        handle_failure(
+            &mut outage,
+            lost_connection(),
+            Some(Duration::from_millis(10)),
+            10_999,
+        );
         assert!(outage.is_refusing(at(10_999)));
-        handle_failure(&mut outage, lost(), Some(Duration::from_millis(10)), 11_001);
+        handle_failure(
+            &mut outage,
+            lost_connection(),
+            Some(Duration::from_millis(10)),
+            11_001,
+        );
         assert_eq!(outage.waits_until(), Some(at(11_301)));
     }
 
     #[test]
     fn fault_of_refused_requests_never_means_that_they_were_sent() {
-        let lost = outage_after(Fault::Disconnected("reset".into()), STABLE);
-        assert!(matches!(lost.fault(), Fault::Down(_)));
+        let outage_after_loss = outage_after(Fault::Disconnected("reset".into()), STABLE);
+        assert!(matches!(outage_after_loss.fault(), Fault::Down(_)));
         for fault in [Fault::Stalled, Fault::Denied("WRONGPASS".into())] {
             assert_eq!(*outage_after(fault.clone(), STABLE).fault(), fault);
         }

@@ -332,15 +332,15 @@ mod tests {
         let (a, b) = (NodeName::new("a"), NodeName::new("b"));
         let (roster, secs) = roster();
         let advance = |secs_passed| secs.fetch_add(secs_passed, Ordering::Relaxed);
-        let first = roster.claim_vote("run 1", &a);
-        assert_eq!(withheld_secs(&first), Ok(0));
+        let first_vote = roster.claim_vote("run 1", &a);
+        assert_eq!(withheld_secs(&first_vote), Ok(0));
         let again = roster.claim_vote("run 1", &a);
         assert_eq!(
             withheld_secs(&again),
             Ok(0),
             "a new connection to the same run of the server must be accepted"
         );
-        drop(first);
+        drop(first_vote);
         advance(1_000);
         assert_eq!(
             withheld_secs(&roster.claim_vote("run 1", &b)),
@@ -352,9 +352,9 @@ mod tests {
         advance(29);
         assert_eq!(withheld_secs(&roster.claim_vote("run 1", &b)), Err("a"));
         advance(1);
-        let other = roster.claim_vote("run 1", &b);
+        let other_vote = roster.claim_vote("run 1", &b);
         assert_eq!(
-            withheld_secs(&other),
+            withheld_secs(&other_vote),
             Ok(0),
             "an address that has gone must not keep the vote for ever"
         );
@@ -367,7 +367,7 @@ mod tests {
         let names = ["a", "b", "c"].map(NodeName::new);
         let (roster, secs) = roster();
         let runs = ["run a", "run b", "run c"];
-        let first: Vec<_> = runs
+        let first_votes: Vec<_> = runs
             .iter()
             .zip(&names)
             .map(|(run, name)| roster.claim_vote(run, name))
@@ -378,7 +378,7 @@ mod tests {
             Some(Fault::SameServer("b".into())),
             "b has a connection"
         );
-        drop(first);
+        drop(first_votes);
         for (run, name) in runs.iter().cycle().skip(1).zip(&names) {
             // The address that had the vote has not shown its new server yet.
             if let Err(vote_taken) = roster.claim_vote(run, name) {
@@ -396,13 +396,13 @@ mod tests {
     fn address_of_a_restarted_server_is_accepted_immediately() {
         let (a, b) = (NodeName::new("a"), NodeName::new("b"));
         let (roster, _) = roster();
-        let first = roster.claim_vote("run 1", &a);
-        let other = roster.claim_vote("run 2", &b);
+        let first_vote = roster.claim_vote("run 1", &a);
+        let other_vote = roster.claim_vote("run 2", &b);
         assert_eq!(
-            (withheld_secs(&first), withheld_secs(&other)),
+            (withheld_secs(&first_vote), withheld_secs(&other_vote)),
             (Ok(0), Ok(0))
         );
-        drop(first);
+        drop(first_vote);
         assert_eq!(withheld_secs(&roster.claim_vote("run 3", &a)), Ok(0));
     }
 
@@ -465,32 +465,33 @@ mod tests {
     #[test]
     fn votes_of_a_new_server_at_a_known_address_are_ignored_for_max_ttl() {
         let history = RunHistory::default();
-        let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
-        let guarded_until = |run, now| history.guarded_until(run, at(now), Duration::from_secs(30));
+        let at_secs = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
+        let guarded_until =
+            |run, now| history.guarded_until(run, at_secs(now), Duration::from_secs(30));
         assert_eq!(
             guarded_until("run 1", 5),
-            at(0),
+            at_secs(0),
             "the restart guard must not apply to the first server run"
         );
-        assert_eq!(guarded_until("run 1", 9), at(0));
-        assert_eq!(guarded_until("run 2", 10), at(40));
+        assert_eq!(guarded_until("run 1", 9), at_secs(0));
+        assert_eq!(guarded_until("run 2", 10), at_secs(40));
         assert_eq!(
             guarded_until("run 2", 20),
-            at(40),
+            at_secs(40),
             "a new connection to the same server run must not extend the restart guard"
         );
         assert_eq!(
             guarded_until("run 1", 21),
-            at(51),
+            at_secs(51),
             "the restart guard must apply when the first server run returns, because its data is outdated"
         );
         assert_eq!(
             history.for_another_connection().guarded_until(
                 "run 1",
-                at(30),
+                at_secs(30),
                 Duration::from_secs(30)
             ),
-            at(51)
+            at_secs(51)
         );
     }
 

@@ -31,7 +31,7 @@ impl Master {
         let is_held = |ended_lock: &Ended| state.holder.as_deref() == Some(&ended_lock.value[..]);
         if delete && ended.iter().any(is_held) && self.are_ended(now, key, &state)? {
             self.remove(key);
-            if state.holder.as_deref().is_some_and(keys::is_marker) {
+            if state.holder.as_deref().is_some_and(keys::is_shared_value) {
                 for hold in &state.holds {
                     self.remove(&keys::hold_note_key(&hold.value, key));
                 }
@@ -72,7 +72,7 @@ impl Master {
         if own_locks.peek().is_none() {
             return Ok(());
         }
-        let record_key = Family::Broken.of(key);
+        let record_key = Family::Broken.key_of(key);
         let mut record = self.text(now, &record_key)?.unwrap_or(b"").to_vec();
         for ended_lock in own_locks {
             let entry = [b"\n", &ended_lock.record[..], b"\n"].concat();
@@ -96,7 +96,7 @@ impl Master {
     /// Whether a force-release has ended the lock with the value `value`. This is so if the break record contains this
     /// value.
     pub(super) fn is_broken(&mut self, now: u64, key: &[u8], value: &[u8]) -> Result<bool, Fault> {
-        let record = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
+        let record = self.text(now, &Family::Broken.key_of(key))?.unwrap_or(b"");
         let entry = [b"\n", value, b"\n"].concat();
         Ok(record.windows(entry.len()).any(|piece| piece == entry))
     }
@@ -116,13 +116,13 @@ impl Master {
         if self.is_broken(now, key, value)? {
             return Ok(true);
         }
-        let record = self.text(now, &Family::Broken.of(key))?.unwrap_or(b"");
-        let before = [b"\n", marker, b"\t"].concat();
+        let record = self.text(now, &Family::Broken.key_of(key))?.unwrap_or(b"");
+        let entry_start = [b"\n", marker, b"\t"].concat();
         let position = record
-            .windows(before.len())
-            .position(|piece| piece == before);
+            .windows(entry_start.len())
+            .position(|piece| piece == entry_start);
         let last_counter = position.and_then(|position| {
-            let rest = &record[position + before.len()..];
+            let rest = &record[position + entry_start.len()..];
             let end = rest.iter().position(|byte| *byte == b'\n')?;
             parse_number(&rest[..end])
         });

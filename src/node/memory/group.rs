@@ -23,10 +23,10 @@ pub(super) const MAX_HOLDS_SHOWN: usize = 100;
 
 /// The lock or the waiter that prevents a grant.
 ///
-/// - `left` is the time until this lock or waiter expires if it is not renewed; `None` if it never expires.
+/// - `ttl_left` is the time until this lock or waiter expires if it is not renewed; `None` if it never expires.
 /// - `holder` is the value of the lock key; `None` if the key does not exist.
 struct Obstacle {
-    left: Option<Duration>,
+    ttl_left: Option<Duration>,
     holder: Option<Vec<u8>>,
 }
 
@@ -41,7 +41,7 @@ fn is_replaced(group: &Group, lock_value: Option<&[u8]>) -> bool {
 /// `lock_value` is the value of the lock key.
 fn can_join(part: &Part, lock_value: Option<&[u8]>) -> bool {
     let class = part.class();
-    class.is_some_and(|class| lock_value == Some(&class.marker()[..]))
+    class.is_some_and(|class| lock_value == Some(&class.lock_value()[..]))
 }
 
 /// Whether a claim can share all its keys with their current holders. `lock_values` has the value of each key, in the
@@ -93,11 +93,11 @@ impl Master {
                     .map(|obstacle| (&part.key, obstacle));
             }
         }
-        if let Some((key, Obstacle { left, holder })) = first_obstacle {
+        if let Some((key, Obstacle { ttl_left, holder })) = first_obstacle {
             queue_info.note = self.note_of(now, key, holder.as_deref());
             queue_info.holder = holder.as_deref().map(shown_value);
             return Ok(Answer::Refused {
-                ttl_left: left,
+                ttl_left,
                 line: Some(Box::new(queue_info)),
             });
         }
@@ -180,7 +180,8 @@ impl Master {
         }
         queue.purge(ms);
         queue_info.ticket = queue_info.ticket.max(queue.ticket);
-        let waiters_ahead: Vec<Arc<str>> = queue.before(own_place.as_ref()).cloned().collect();
+        let waiters_ahead: Vec<Arc<str>> =
+            queue.waiters_before(own_place.as_ref()).cloned().collect();
         queue_info.ahead = queue_info.ahead.max(waiters_ahead.len() as u64);
         let blocking = match part.class() {
             // Readers do not wait for readers, only for a writer that is ahead of them.
@@ -192,7 +193,7 @@ impl Master {
         let place_expires = blocking.and_then(|waiter| queue.alive.get(waiter)).copied();
         let remaining_ms = place_expires.unwrap_or(ms).saturating_sub(ms);
         let obstacle = blocking.map(|_| Obstacle {
-            left: Some(Duration::from_millis(remaining_ms)),
+            ttl_left: Some(Duration::from_millis(remaining_ms)),
             holder: held.map(<[u8]>::to_vec),
         });
         self.drop_empty_queue(&part.key);
@@ -203,7 +204,7 @@ impl Master {
     /// key.
     fn is_ours_in(&self, now: u64, part: &Part, held: Option<&[u8]>, value: [u8; 32]) -> bool {
         let is_member = || part.class().is_none() || self.is_member(now, &part.key, value);
-        held == Some(&part.mode.holder(&value)[..]) && is_member()
+        held == Some(&part.mode.lock_value(&value)[..]) && is_member()
     }
 
     /// Returns the reason why this claim cannot take the key of `part`; `None` if the claim can take the key.
@@ -235,7 +236,7 @@ impl Master {
             self.ttl_left(now, &part.key)
         };
         Ok(Some(Obstacle {
-            left: ttl_left,
+            ttl_left,
             holder: held.map(<[u8]>::to_vec),
         }))
     }
@@ -252,10 +253,10 @@ impl Master {
         let Some(class) = part.class() else {
             return self.set(now, key, value.to_vec(), Some(ttl));
         };
-        let is_first = held != Some(&class.marker()[..]);
+        let is_first = held != Some(&class.lock_value()[..]);
         if is_first {
             self.holds.remove(&key[..]);
-            self.set(now, key, class.marker(), Some(ttl));
+            self.set(now, key, class.lock_value(), Some(ttl));
         } else {
             self.raise_expiry(now, key, ttl);
         }
@@ -319,7 +320,7 @@ impl Master {
             let key = &part.key;
             // Delete the client's hold with its note. A shared key stays until the last hold has left.
             let (mut was_held, mut is_free) = (false, held.is_none());
-            if held == Some(part.mode.holder(&value)) {
+            if held == Some(part.mode.lock_value(&value)) {
                 if part.class().is_some() {
                     if claim.is_noted() {
                         self.remove(&keys::hold_note_key(&value, key));
@@ -343,7 +344,7 @@ impl Master {
                     .is_some_and(|own_place| queue.remove(own_place));
             if was_held && is_free || has_left {
                 queue.purge(ms);
-                let shared = Class::Shared.marker();
+                let shared = Class::Shared.lock_value();
                 let held_now = self.text(now, key).ok().flatten().map(<[u8]>::to_vec);
                 if held_now.is_none_or(|held| held == shared) {
                     self.wake_next(key);
@@ -361,9 +362,9 @@ impl Master {
     fn remove_hold(&mut self, now: u64, key: &[u8], value: [u8; 32]) -> (bool, bool) {
         let members = self.holds.get_mut(key);
         let was_held = members.is_some_and(|members| {
-            let before = members.len();
+            let count_before = members.len();
             members.retain(|(member, _)| *member != value);
-            members.len() < before
+            members.len() < count_before
         });
         self.drop_dead_members(now, key);
         let latest_expiry = self.members(now, key).map(|(_, until)| *until).max();
@@ -408,12 +409,12 @@ impl Master {
         if claim.is_withdrawn() {
             return Ok(Extended::Withdrawn);
         }
-        let lock_value = part.mode.holder(&value);
-        let held = match self.text(now, key) {
+        let lock_value = part.mode.lock_value(&value);
+        let held_value = match self.text(now, key) {
             Err(_) => return Ok(Extended::NotOurs),
             Ok(held) => held.map(<[u8]>::to_vec),
         };
-        if held.as_ref().is_some_and(|held| *held != lock_value) {
+        if held_value.as_ref().is_some_and(|held| *held != lock_value) {
             return Ok(Extended::NotOurs);
         }
         // An exclusive key: extend it, or restore a missing key that was not force-released.
@@ -422,7 +423,7 @@ impl Master {
             if is_broken_lock == Ok(true) {
                 return Ok(Extended::NotOurs);
             }
-            if held.is_none() {
+            if held_value.is_none() {
                 is_broken_lock?;
                 self.set(now, key, lock_value, Some(ttl));
                 return Ok(Extended::Restored);
@@ -431,7 +432,7 @@ impl Master {
             return Ok(Extended::Kept);
         };
         // A shared key: the hold may be missing even if the key exists.
-        let has_hold = held.is_some() && self.lists_hold(key, value);
+        let has_hold = held_value.is_some() && self.lists_hold(key, value);
         if has_hold && self.is_broken(now, key, &value) == Ok(true) {
             return Ok(Extended::NotOurs);
         }
@@ -443,12 +444,12 @@ impl Master {
         let counter = self.counter(now, key)?;
         if *class != Class::Shared && counter > number {
             return Ok(Extended::NotOurs);
-        } else if !has_hold && counter > number && held.is_none() {
+        } else if !has_hold && counter > number && held_value.is_none() {
             self.set_counter(now, key, counter + 1);
         } else if counter < number {
             self.set_counter(now, key, number);
         }
-        if held.is_none() {
+        if held_value.is_none() {
             self.holds.remove(&key[..]);
             self.set(now, key, lock_value, Some(ttl));
         } else {
@@ -471,7 +472,7 @@ impl Master {
     /// Lists the holds of a shared lock, at most `MAX_HOLDS_SHOWN`. `held` is the value of the lock key. The list is
     /// empty if the lock is not shared.
     pub(super) fn holds_of(&mut self, now: u64, key: &[u8], held: Option<&[u8]>) -> Vec<Hold> {
-        if !held.is_some_and(keys::is_marker) {
+        if !held.is_some_and(keys::is_shared_value) {
             return Vec::new();
         }
         let mut members: Vec<Member> = self.members(now, key).copied().collect();
@@ -498,7 +499,9 @@ impl Master {
         held: &[u8],
         value: [u8; 32],
     ) -> Option<(Duration, Vec<u8>)> {
-        let mut members = self.members(now, key).filter(|_| keys::is_marker(held));
+        let mut members = self
+            .members(now, key)
+            .filter(|_| keys::is_shared_value(held));
         let (_, until) = members.find(|(member, _)| *member == value)?;
         let ttl = Duration::from_millis(until - now / 1000);
         Some((ttl, keys::hold_note_key(&value, key)))

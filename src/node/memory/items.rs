@@ -10,7 +10,7 @@ use crate::protocol::fencing::COUNTER_TTL_US;
 /// An entry on a master: a key, a waiter's place in a queue, or one of the holds of a shared lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::node) struct Item {
-    pub(in crate::node) id: Id,
+    pub(in crate::node) id: ItemId,
     /// The stored value of the item.
     pub(in crate::node) value: Vec<u8>,
     /// When the item expires, in microseconds on the master's clock; `None` if it does not expire.
@@ -19,8 +19,8 @@ pub(in crate::node) struct Item {
 
 /// Identifies an item on one master: the kind of item, its key, and its member.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::node) struct Id {
-    pub(in crate::node) kind: Kind,
+pub(in crate::node) struct ItemId {
+    pub(in crate::node) kind: ItemKind,
     pub(in crate::node) key: Vec<u8>,
     /// Distinguishes the items under one key: for example the waiter's id, or the hold's value.
     pub(in crate::node) member: Vec<u8>,
@@ -28,7 +28,7 @@ pub(in crate::node) struct Id {
 
 /// The kind of an item on a master in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::node) enum Kind {
+pub(in crate::node) enum ItemKind {
     /// A key that holds a string.
     Text,
     /// A key that holds a value of another type than string.
@@ -50,7 +50,11 @@ impl Item {
 
     /// Whether this item is a fencing counter.
     pub(in crate::node) fn is_counter(&self) -> bool {
-        self.id.kind == Kind::Text && self.id.key.starts_with(Family::Fence.before().as_bytes())
+        self.id.kind == ItemKind::Text
+            && self
+                .id
+                .key
+                .starts_with(Family::Fence.key_prefix().as_bytes())
     }
 
     /// Whether this item is a fencing counter that must be kept at the time `date` (microseconds since 1970).
@@ -72,9 +76,9 @@ impl Master {
     /// - holds that expired less than a day ago.
     pub(in crate::node) fn items(&self, now: u64) -> Vec<Item> {
         let keys = self.all().map(|(key, text, until)| {
-            let kind = text.map_or(Kind::Foreign, |_| Kind::Text);
+            let kind = text.map_or(ItemKind::Foreign, |_| ItemKind::Text);
             Item {
-                id: Id::new(kind, key, &[]),
+                id: ItemId::new(kind, key, &[]),
                 value: text.unwrap_or_default().to_vec(),
                 until,
             }
@@ -87,7 +91,7 @@ impl Master {
         }
         for (key, members) in &self.holds {
             let holds = members.iter().map(|(value, until)| Item {
-                id: Id::new(Kind::Hold, key, value),
+                id: ItemId::new(ItemKind::Hold, key, value),
                 value: Vec::new(),
                 until: Some(until * 1000),
             });
@@ -103,26 +107,26 @@ impl Master {
         // Round the expiry up to milliseconds, so that the item does not expire too early.
         let ms = until.unwrap_or(u64::MAX / 2).div_ceil(1000);
         match id.kind {
-            Kind::Text => self.put_until(&id.key, Some(value), until),
-            Kind::Foreign => self.put_until(&id.key, None, until),
-            Kind::Queue => {
+            ItemKind::Text => self.put_until(&id.key, Some(value), until),
+            ItemKind::Foreign => self.put_until(&id.key, None, until),
+            ItemKind::Queue => {
                 let queue = self.queues.entry(id.key).or_default();
                 (queue.ticket, queue.expires) = (number(&value), ms);
             }
-            Kind::Place => {
+            ItemKind::Place => {
                 let waiter: Arc<str> = String::from_utf8_lossy(&id.member).into();
                 let queue = self.queues.entry(id.key).or_default();
                 queue.queue.insert((number(&value), waiter.clone()));
                 queue.alive.insert(waiter, ms);
                 queue.queue_expires = queue.queue_expires.max(ms);
             }
-            Kind::Hold => {
+            ItemKind::Hold => {
                 let mut value = [0; 32];
                 let length = id.member.len().min(32);
                 value[..length].copy_from_slice(&id.member[..length]);
                 self.holds.entry(id.key).or_default().push((value, ms));
             }
-            Kind::Watcher => {}
+            ItemKind::Watcher => {}
         }
     }
 }
@@ -132,8 +136,8 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-impl Id {
-    pub(in crate::node) fn new(kind: Kind, key: &[u8], member: &[u8]) -> Self {
+impl ItemId {
+    pub(in crate::node) fn new(kind: ItemKind, key: &[u8], member: &[u8]) -> Self {
         Self {
             kind,
             key: key.to_vec(),
@@ -145,12 +149,12 @@ impl Id {
 impl WaiterQueue {
     fn items(&self, key: &[u8]) -> impl Iterator<Item = Item> {
         let queue = Item {
-            id: Id::new(Kind::Queue, key, &[]),
+            id: ItemId::new(ItemKind::Queue, key, &[]),
             value: self.ticket.to_be_bytes().to_vec(),
             until: Some(self.expires * 1000),
         };
         let places = self.queue.iter().map(|(ticket, waiter)| Item {
-            id: Id::new(Kind::Place, key, waiter.as_bytes()),
+            id: ItemId::new(ItemKind::Place, key, waiter.as_bytes()),
             value: ticket.to_be_bytes().to_vec(),
             until: Some(self.alive.get(waiter).copied().unwrap_or(0) * 1000),
         });

@@ -202,7 +202,7 @@ impl Master {
     pub fn peek(&self, now: u64, key: &[u8]) -> Peek<'_> {
         let unexpired = |key: &[u8]| self.keys.get(key).filter(|entry| entry.lives(now));
         let lock_entry = unexpired(key);
-        let counter_entry = unexpired(&Family::Fence.of(key));
+        let counter_entry = unexpired(&Family::Fence.key_of(key));
         Peek {
             holder: lock_entry.and_then(Entry::text),
             expires: lock_entry.and_then(|entry| entry.expires),
@@ -381,14 +381,17 @@ impl Master {
                 head_expires.unwrap_or(ms).saturating_sub(ms),
             )),
         };
-        let line = Some(Box::new(QueueInfo {
+        let queue_info = Some(Box::new(QueueInfo {
             ahead,
             ticket: largest_ticket,
             holder,
             free: 0,
             note,
         }));
-        Ok(Answer::Refused { ttl_left, line })
+        Ok(Answer::Refused {
+            ttl_left,
+            line: queue_info,
+        })
     }
 
     /// The queue of the lock `key`; empty if the keys of the queue have expired.
@@ -466,12 +469,12 @@ impl Master {
         let has_left = leave && own_id.as_ref().is_some_and(|own_id| queue.remove(own_id));
         if (was_ours || has_left) && queue.head().is_some() && queue.head() != own_id.as_ref() {
             queue.purge(ms);
-            let head = queue.head().cloned();
-            let held = self.text(now, key).ok().flatten();
-            if held == Some(keys::SHARED.as_bytes()) {
+            let first_waiter = queue.head().cloned();
+            let lock_value = self.text(now, key).ok().flatten();
+            if lock_value == Some(keys::SHARED_LOCK_VALUE.as_bytes()) {
                 self.wake_next(key);
-            } else if let (Some(head), None) = (head, held) {
-                self.publish(&head, key);
+            } else if let (Some(first_waiter), None) = (first_waiter, lock_value) {
+                self.publish(&first_waiter, key);
             }
         }
         self.drop_empty_queue(key);
@@ -521,7 +524,7 @@ impl Master {
         let holder = self.text(now, key)?.map(shown_value);
         let ttl_left = self.ttl_left(now, key);
         let counter = self
-            .text(now, &Family::Fence.of(key))?
+            .text(now, &Family::Fence.key_of(key))?
             .and_then(parse_number);
         let ms = now / 1000;
         let queue_name = keys::queue_name_of(key);
@@ -581,7 +584,10 @@ impl Master {
     }
 
     pub(super) fn counter(&mut self, now: u64, key: &[u8]) -> Result<u64, Fault> {
-        match self.text(now, &Family::Fence.of(key))?.map(parse_number) {
+        match self
+            .text(now, &Family::Fence.key_of(key))?
+            .map(parse_number)
+        {
             None => Ok(0),
             Some(Some(counter @ ..LARGEST_COUNTER)) => Ok(counter),
             Some(_) => Err(Fault::Server("no number to count on".into())),
@@ -619,7 +625,7 @@ impl Master {
         // If fencing numbers and expiries use different clocks, every number sets it.
         let keeps_expiry =
             matches!(self.dates, Dates::Own) && counter >= number - number % COUNTER_PERIOD_US;
-        let counter_key = Family::Fence.of(key);
+        let counter_key = Family::Fence.key_of(key);
         match self.keys.get_mut(&counter_key).filter(|_| keeps_expiry) {
             Some(entry) => entry.value = Value::Text(number.to_string().into_bytes()),
             None => self.set_counter(now, key, number),
@@ -639,7 +645,7 @@ impl Master {
         };
         let ttl = ttl_us.map(Duration::from_micros);
         let text = number.to_string().into_bytes();
-        self.set(now, &Family::Fence.of(key), text, ttl);
+        self.set(now, &Family::Fence.key_of(key), text, ttl);
     }
 
     pub(super) fn set(&mut self, now: u64, key: &[u8], value: Vec<u8>, ttl: Option<Duration>) {
@@ -658,8 +664,8 @@ impl Master {
     /// expiry).
     #[cfg(any(test, feature = "node"))]
     pub(super) fn all(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>, Option<u64>)> {
-        let all = self.keys.iter();
-        all.map(|(key, entry)| (&key[..], entry.text(), entry.expires))
+        let entries = self.keys.iter();
+        entries.map(|(key, entry)| (&key[..], entry.text(), entry.expires))
     }
 
     /// Stores the string `text` under a key, or a value of another type if `text` is `None`. `expires` is in
@@ -736,13 +742,16 @@ impl WaiterQueue {
     }
 
     /// The waiters ahead of the waiter `own_id`; all waiters of the queue if `own_id` is not queued.
-    pub(super) fn before(&self, own_id: Option<&Arc<str>>) -> impl Iterator<Item = &Arc<str>> {
-        let before = self.queue.iter().map(|(_, waiter)| waiter);
-        before.take_while(move |waiter| Some(*waiter) != own_id)
+    pub(super) fn waiters_before(
+        &self,
+        own_id: Option<&Arc<str>>,
+    ) -> impl Iterator<Item = &Arc<str>> {
+        let queued_waiters = self.queue.iter().map(|(_, waiter)| waiter);
+        queued_waiters.take_while(move |waiter| Some(*waiter) != own_id)
     }
 
     fn ahead(&self, own_id: Option<&Arc<str>>) -> u64 {
-        self.before(own_id).count() as u64
+        self.waiters_before(own_id).count() as u64
     }
 
     pub(super) fn purge(&mut self, ms: u64) {
@@ -801,7 +810,7 @@ pub(super) fn raised_counter(now: u64, proposal: u64, counter: u64) -> u64 {
 /// counter. If the counter does not exist, returns an error.
 pub(super) fn grant_again(key: &[u8], counter: u64) -> Result<Answer, Fault> {
     if counter == 0 {
-        let counter_key = Family::Fence.of(key);
+        let counter_key = Family::Fence.key_of(key);
         let why = format!(
             "ERR quorate: {} is gone",
             String::from_utf8_lossy(&counter_key)

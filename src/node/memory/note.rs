@@ -16,13 +16,13 @@ impl Master {
 
     fn note_on(&mut self, now: u64, lock: &[u8], item: &NoteItem) -> bool {
         let value = item.claim.token().to_hex();
-        let held = self.text(now, lock).ok().flatten().map(<[u8]>::to_vec);
-        let Some(held) = held.filter(|_| !item.claim.is_withdrawn()) else {
+        let stored_value = self.text(now, lock).ok().flatten().map(<[u8]>::to_vec);
+        let Some(lock_value) = stored_value.filter(|_| !item.claim.is_withdrawn()) else {
             return false;
         };
-        let (ttl_left, key) = if held == value {
-            (self.ttl_left(now, lock), Family::Note.of(lock))
-        } else if let Some((ttl_left, key)) = self.hold_ttl(now, lock, &held, value) {
+        let (ttl_left, key) = if lock_value == value {
+            (self.ttl_left(now, lock), Family::Note.key_of(lock))
+        } else if let Some((ttl_left, key)) = self.hold_ttl(now, lock, &lock_value, value) {
             (Some(ttl_left), key)
         } else {
             return false;
@@ -47,7 +47,7 @@ impl Master {
     /// Sets the expiry of the lock's note to [`NOTE_LIVES`] times the remaining TTL of the lock. Returns `false` if
     /// there is no note, or if the note belongs to another lock value.
     pub(super) fn keep_note(&mut self, now: u64, claim: &Claim) -> bool {
-        let key = Family::Note.of(claim.key());
+        let key = Family::Note.key_of(claim.key());
         let ttl_left = self.ttl_left(now, claim.key());
         let Ok(Some(note)) = self.text(now, &key).map(|note| note.map(<[u8]>::to_vec)) else {
             return false;
@@ -65,17 +65,17 @@ impl Master {
     /// The note of the lock `key`; `None` if there is no note, or if it does not belong to the lock value `holder`.
     pub(super) fn note_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<Note> {
         let holder = holder?;
-        let note = self.text(now, &Family::Note.of(key)).ok().flatten();
+        let note = self.text(now, &Family::Note.key_of(key)).ok().flatten();
         Note::read(shown_of(note?), holder)
     }
 
     pub(super) fn term_of(&mut self, now: u64, key: &[u8], holder: Option<&[u8]>) -> Option<u64> {
-        let note = self.text(now, &Family::Note.of(key)).ok().flatten();
+        let note = self.text(now, &Family::Note.key_of(key)).ok().flatten();
         Note::term(shown_of(note?), holder?)
     }
 
     pub(super) fn drop_note(&mut self, now: u64, key: &[u8]) {
-        let key = Family::Note.of(key);
+        let key = Family::Note.key_of(key);
         if let Ok(Some(_)) = self.text(now, &key) {
             self.remove(&key);
         }

@@ -16,10 +16,10 @@ impl Master {
     ) -> Result<Answer, Fault> {
         let (key, queue_name) = (permit.key(), permit.line());
         let value = claim.token().to_hex();
-        let held = self.text(now, &key)?.map(<[u8]>::to_vec);
+        let slot_value = self.text(now, &key)?.map(<[u8]>::to_vec);
         let counter = self.counter(now, &key)?;
         // A repeated request of the client that holds this slot gets the same number.
-        if held.as_deref() == Some(&value[..]) {
+        if slot_value.as_deref() == Some(&value[..]) {
             return grant_again(&key, counter);
         }
         // Join the queue, or refresh the place in it, before waiters without a heartbeat are removed.
@@ -30,17 +30,19 @@ impl Master {
             queue.keep_place(ticket, ms);
         }
         queue.purge(ms);
-        let head = queue.before(None).next().cloned();
-        let ahead = queue.before(own_id).count() as u64;
+        let first_waiter = queue.waiters_before(None).next().cloned();
+        let ahead = queue.waiters_before(own_id).count() as u64;
         let largest_ticket = queue.ticket;
-        let head_expires = head
+        let head_expires = first_waiter
             .as_ref()
-            .and_then(|head| queue.alive.get(head))
+            .and_then(|first_waiter| queue.alive.get(first_waiter))
             .copied();
         self.drop_empty_queue(&queue_name);
         // Grant a free slot to the first waiter, or to anybody if the queue is empty.
-        let is_first = head.as_ref().is_none_or(|head| Some(head) == own_id);
-        if is_first && held.is_none() {
+        let is_first = first_waiter
+            .as_ref()
+            .is_none_or(|first_waiter| Some(first_waiter) == own_id);
+        if is_first && slot_value.is_none() {
             let counter = self.raise_counter(now, &key, proposal, counter);
             self.set(now, &key, value.to_vec(), Some(ttl));
             let counter = Some(counter);
@@ -63,7 +65,7 @@ impl Master {
                 head_expires.unwrap_or(ms).saturating_sub(ms),
             ));
         }
-        let line = QueueInfo {
+        let queue_info = QueueInfo {
             ahead,
             ticket: largest_ticket,
             holder: None,
@@ -72,7 +74,7 @@ impl Master {
         };
         Ok(Answer::Refused {
             ttl_left: Some(ttl_left.unwrap_or_default()),
-            line: Some(Box::new(line)),
+            line: Some(Box::new(queue_info)),
         })
     }
 
@@ -97,9 +99,11 @@ impl Master {
         let has_left = leave && own_id.as_ref().is_some_and(|own_id| queue.remove(own_id));
         if was_held || has_left {
             queue.purge(ms);
-            let head = queue.before(None).next().cloned();
-            if let Some(head) = head.filter(|head| Some(head) != own_id.as_ref()) {
-                self.publish(&head, &queue_name);
+            let first_waiter = queue.waiters_before(None).next().cloned();
+            if let Some(first_waiter) =
+                first_waiter.filter(|waiter| Some(waiter) != own_id.as_ref())
+            {
+                self.publish(&first_waiter, &queue_name);
             }
         }
         self.drop_empty_queue(&queue_name);

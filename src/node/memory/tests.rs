@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Master;
-use super::items::{Id, Item, Kind};
+use super::items::{Item, ItemId, ItemKind};
 use crate::node::{
     Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, Mode, Part, Request, Ticket, Token,
 };
@@ -57,12 +57,15 @@ fn lock_becomes_free_at_the_moment_its_ttl_ends() {
         acquire(&mut master, NOW, &first, 5),
         Answer::Granted { .. }
     ));
-    let end = NOW + 5 * SECOND;
-    let refused = acquire(&mut master, end - 1, &second, 5);
+    let expires_at = NOW + 5 * SECOND;
+    let refused = acquire(&mut master, expires_at - 1, &second, 5);
     assert!(matches!(refused, Answer::Refused { .. }), "{refused:?}");
-    assert_eq!(master.peek(end - 1, b"nightly").expires, Some(end));
-    assert_eq!(master.peek(end, b"nightly").holder, None);
-    let granted = acquire(&mut master, end, &second, 5);
+    assert_eq!(
+        master.peek(expires_at - 1, b"nightly").expires,
+        Some(expires_at)
+    );
+    assert_eq!(master.peek(expires_at, b"nightly").holder, None);
+    let granted = acquire(&mut master, expires_at, &second, 5);
     assert!(matches!(granted, Answer::Granted { .. }), "{granted:?}");
 }
 
@@ -112,7 +115,7 @@ fn extension_reports_a_missing_note_unless_it_also_extends_a_shared_lock() {
     let mut master = Master::default();
     acquire(&mut master, NOW, &plain, 5);
     acquire(&mut master, NOW, &group, 5);
-    let mut extended = |claims: &[&Arc<Claim>]| {
+    let mut extend_claims = |claims: &[&Arc<Claim>]| {
         let item = |claim: &&Arc<Claim>| ExtendItem {
             claim: (*claim).clone(),
             ttl: Duration::from_secs(9),
@@ -121,9 +124,9 @@ fn extension_reports_a_missing_note_unless_it_also_extends_a_shared_lock() {
         let items = claims.iter().map(item).collect::<Vec<_>>().into();
         master.apply(NOW, &Request::Extend { items })
     };
-    let plain_only = extended(&[&plain]);
+    let plain_only = extend_claims(&[&plain]);
     assert_eq!(plain_only, Ok(Answer::Extended(vec![Extended::Unnoted])));
-    let with_group = extended(&[&plain, &group]);
+    let with_group = extend_claims(&[&plain, &group]);
     assert_eq!(with_group, Ok(Answer::Extended(vec![Extended::Kept; 2])));
 }
 
@@ -159,20 +162,20 @@ fn master_restored_from_stored_items_has_the_same_items_and_expiries() {
     acquire(&mut master, NOW, &reader(4), 5);
     acquire(&mut master, NOW, &reader(5), 6);
     master.put_foreign(b"list");
-    let before = items(&master, NOW);
-    let expiries = |kind: Kind| {
-        let matching = before.iter().filter(|item| item.id.kind == kind);
+    let items_before = items(&master, NOW);
+    let expiries = |kind: ItemKind| {
+        let matching = items_before.iter().filter(|item| item.id.kind == kind);
         matching
             .map(|item| item.until.map(|until| (until - NOW) / SECOND))
             .collect::<Vec<_>>()
     };
-    assert_eq!(expiries(Kind::Queue), [Some(20)]);
-    assert_eq!(expiries(Kind::Place), [Some(10), Some(20)]);
-    assert_eq!(expiries(Kind::Hold), [Some(5), Some(6)]);
-    assert_eq!(expiries(Kind::Foreign), [None]);
+    assert_eq!(expiries(ItemKind::Queue), [Some(20)]);
+    assert_eq!(expiries(ItemKind::Place), [Some(10), Some(20)]);
+    assert_eq!(expiries(ItemKind::Hold), [Some(5), Some(6)]);
+    assert_eq!(expiries(ItemKind::Foreign), [None]);
     let mut copy = Master::default();
-    before.iter().cloned().for_each(|item| copy.put(item));
-    assert_eq!(items(&copy, NOW), before);
+    items_before.iter().cloned().for_each(|item| copy.put(item));
+    assert_eq!(items(&copy, NOW), items_before);
     // The place of the first waiter has expired. It is still listed, because the queue has not expired.
     let later = items(&copy, NOW + 15 * SECOND);
     assert!(
@@ -180,17 +183,17 @@ fn master_restored_from_stored_items_has_the_same_items_and_expiries() {
             .iter()
             .any(|item| item.until == Some(NOW + 10 * SECOND))
     );
-    let queue = Id::new(Kind::Queue, b"nightly", b"");
+    let queue = ItemId::new(ItemKind::Queue, b"nightly", b"");
     let has_queue = |now| items(&copy, now).iter().any(|item| item.id == queue);
     assert!(has_queue(NOW + 20 * SECOND - 1) && !has_queue(NOW + 20 * SECOND));
-    let holds = |now| {
+    let count_holds = |now| {
         let items = items(&copy, now);
         items
             .iter()
-            .filter(|item| item.id.kind == Kind::Hold)
+            .filter(|item| item.id.kind == ItemKind::Hold)
             .count()
     };
     let day = 86_400 * SECOND;
-    assert_eq!(holds(NOW + day + 5 * SECOND - 1), 2);
-    assert_eq!(holds(NOW + day + 5 * SECOND), 1);
+    assert_eq!(count_holds(NOW + day + 5 * SECOND - 1), 2);
+    assert_eq!(count_holds(NOW + day + 5 * SECOND), 1);
 }

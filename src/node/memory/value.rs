@@ -40,7 +40,7 @@ impl Master {
         if let Some(above) = self.number_above(now, claim.key(), stored.as_ref(), token)? {
             return Ok(Answer::CounterAbove(above));
         }
-        let key = Family::Value.of(claim.key());
+        let key = Family::Value.key_of(claim.key());
         let run = self.run().clone();
         if let Some(bytes) = bytes {
             let prefix = format!("{token} {} ", run.as_str());
@@ -68,7 +68,7 @@ impl Master {
 
     fn stored_value(&mut self, now: u64, key: &[u8]) -> Result<Option<StoredValue>, Fault> {
         let run = self.run().clone();
-        let key = Family::Value.of(key);
+        let key = Family::Value.key_of(key);
         let Some(text) = self.text(now, &key)? else {
             return Ok(None);
         };

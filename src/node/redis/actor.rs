@@ -106,7 +106,7 @@ impl Clock {
 
 /// What the actor does next: continue immediately, or wait for an event.
 #[derive(PartialEq, Eq)]
-enum Next {
+enum NextAction {
     Continue,
     Wait,
 }
@@ -181,16 +181,16 @@ impl Actor {
                 Stage::End => return Poll::Ready(()),
                 Stage::Dial => self.dial(cx),
                 Stage::Transfer => self.transfer(cx),
-                Stage::Pause => Next::Wait,
+                Stage::Pause => NextAction::Wait,
             };
             let has_changed = self.link.stage() != stage;
-            if !has_changed && next == Next::Wait && self.set_timer(cx) == Next::Wait {
+            if !has_changed && next == NextAction::Wait && self.set_timer(cx) == NextAction::Wait {
                 return Poll::Pending;
             }
         }
     }
 
-    fn dial(&mut self, cx: &mut Context<'_>) -> Next {
+    fn dial(&mut self, cx: &mut Context<'_>) -> NextAction {
         let (shared, link, clock) = (&self.shared, &mut self.link, self.clock);
         let dialing = self.dialing.get_or_insert_with(|| {
             link.dialing(clock.now());
@@ -202,7 +202,7 @@ impl Actor {
             let now = self.clock.now();
             self.link.take(now);
             self.link.settle(now);
-            return Next::Wait;
+            return NextAction::Wait;
         };
         self.dialing = None;
         let now = self.clock.now();
@@ -213,11 +213,11 @@ impl Actor {
             }
             Err(fault) => self.link.cut(fault, now),
         }
-        Next::Continue
+        NextAction::Continue
     }
 
     /// Moves bytes in both directions between the link and the socket. Returns what the actor does next.
-    fn transfer(&mut self, cx: &mut Context<'_>) -> Next {
+    fn transfer(&mut self, cx: &mut Context<'_>) -> NextAction {
         // If several replies are outstanding, first read, then yield once. Callers that get a reply can then queue new
         // requests, and one write sends all of them.
         if !self.is_gathering && self.link.is_out_of_room() {
@@ -236,7 +236,7 @@ impl Actor {
                 self.link.cut(fault, self.clock.now());
             }
             if self.link.stage() != Stage::Transfer {
-                return Next::Continue;
+                return NextAction::Continue;
             }
             if has_more || (has_received && is_full) {
                 return self.yield_once(cx);
@@ -248,14 +248,14 @@ impl Actor {
         if !self.link.is_at_work() {
             self.link.settle(self.clock.now());
         }
-        Next::Wait
+        NextAction::Wait
     }
 
     /// Yields once, so that other tasks can queue their requests.
-    fn yield_once(&mut self, cx: &mut Context<'_>) -> Next {
+    fn yield_once(&mut self, cx: &mut Context<'_>) -> NextAction {
         self.is_gathering = true;
         cx.waker().wake_by_ref();
-        Next::Wait
+        NextAction::Wait
     }
 
     fn write(&mut self, cx: &mut Context<'_>) -> Result<(), Fault> {
@@ -290,11 +290,11 @@ impl Actor {
     }
 
     /// Sets the timer to the link's next deadline. Returns `Continue` if a deadline has passed and was handled.
-    fn set_timer(&mut self, cx: &mut Context<'_>) -> Next {
+    fn set_timer(&mut self, cx: &mut Context<'_>) -> NextAction {
         loop {
             let Some(wake_at) = self.link.wake_at() else {
                 self.timer_at = None;
-                return Next::Wait;
+                return NextAction::Wait;
             };
             // Also check the clock: the timer does not fire after the task has used up tokio's cooperative budget.
             // While the link connects, use only the timer: before tokio fires it, tokio checks for a ready connection.
@@ -302,7 +302,7 @@ impl Actor {
             if now >= wake_at && !self.link.is_connecting() {
                 self.timer_at = None;
                 self.link.tick(now);
-                return Next::Continue;
+                return NextAction::Continue;
             }
             let tick = self.clock.tick(wake_at);
             let timer = self
@@ -314,7 +314,7 @@ impl Actor {
                 timer.as_mut().reset(tick);
             }
             if timer.as_mut().poll(cx).is_pending() {
-                return Next::Wait;
+                return NextAction::Wait;
             }
             // The request with this deadline may have been answered. Call `tick` anyway: other requests may be overdue.
             self.timer_at = None;

@@ -311,11 +311,11 @@ fn has_unknown_parameter(rest: &str, socket: bool) -> bool {
     let Some((_, query)) = rest.split_once('?') else {
         return false;
     };
-    let mut names = query
+    let mut parameter_names = query
         .split('&')
         .map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name));
     let is_known = |name: &&str| socket && SOCKET_PARAMETERS.contains(name);
-    names.any(|name| !is_known(&name))
+    parameter_names.any(|name| !is_known(&name))
 }
 
 /// Whether the port number of an address is larger than 65535. The number is not shown to the user, because it may be a
@@ -558,8 +558,8 @@ mod tests {
             query in "|[?](db=2|db=x|user=a%40|pass=b&pass=c|x=1)",
         ) {
             let url = format!("{scheme}://{login}{host}{port}{path}{query}");
-            let ours = Target::parse(&url);
-            proptest::prop_assert!(ours == by_the_redis_crate(&url), "{}", url);
+            let own_target = Target::parse(&url);
+            proptest::prop_assert!(own_target == by_the_redis_crate(&url), "{}", url);
         }
     }
 

@@ -9,7 +9,7 @@ use super::layout::AgeCall;
 use super::loaded::Scripts;
 use super::refusal::{is_noscript, server_fault};
 use super::resp::Value;
-use super::script::{Script, Set};
+use super::script::{Script, ScriptSet};
 use super::sent::{SentCommand, SentMessage};
 use super::shared::Shared;
 use crate::node::{Fault, ServerRun};
@@ -88,11 +88,15 @@ impl Ages {
         if self.due_at(max_ttl).is_none_or(|due_at| due_at > now) {
             return;
         }
-        let is_loaded = scripts.has_loaded(Set::Age);
+        let is_loaded = scripts.has_loaded(ScriptSet::Age);
         if !is_loaded || std::mem::take(&mut self.has_lost_script) {
             self.outstanding_replies += 1;
             let to_sent = |script| SentMessage::alone(SentCommand::LoadScript(script), now);
-            sent.extend(scripts.load(Set::Age, max_ttl, out.commands()).map(to_sent));
+            sent.extend(
+                scripts
+                    .load(ScriptSet::Age, max_ttl, out.commands())
+                    .map(to_sent),
+            );
         }
         if !is_loaded {
             return;

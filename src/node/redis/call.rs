@@ -27,8 +27,8 @@ impl<'a> Call<'a> {
             Family::Lock => starts_with("key") || first.starts_with("KEYS["),
             family => {
                 let quoted = first.strip_prefix('\'');
-                starts_with(family.place().trim_matches(['{', '}']))
-                    || quoted.is_some_and(|name| name.starts_with(family.before()))
+                starts_with(family.placeholder().trim_matches(['{', '}']))
+                    || quoted.is_some_and(|name| name.starts_with(family.key_prefix()))
             }
         });
         Some(Self { command, family })

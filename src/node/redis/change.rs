@@ -10,13 +10,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::conversation::Conversation;
 use super::encode::millis;
 use super::loaded::FENCE_TTL;
-use super::needs::{Names, keys_to_copy, needs, purposes_of_operators, right_to_key};
+use super::needs::{UnusedNames, keys_to_copy, needs, purposes_of_operators, right_to_key};
 use super::refusal::{connection_fault, server_fault};
 use super::resp::{Command, Value};
-use super::script::{CARRY, RAISE};
+use super::script::{CARRY_COUNTERS, RAISE_MARKER};
 use super::shared::Shared;
 use super::source::with_parts;
-use crate::keys::{self, Family, MASTERS};
+use crate::keys::{self, Family, MARKER_KEY};
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Counter, OPERATOR};
 use crate::node::numbers;
 use crate::node::right::{MissingRight, Purpose, Right};
@@ -83,9 +83,9 @@ async fn execute_order(
             }
             let raise = [
                 "EVALSHA",
-                &session.load(&with_parts(RAISE.source)).await?,
+                &session.load(&with_parts(RAISE_MARKER.source)).await?,
                 "1",
-                MASTERS,
+                MARKER_KEY,
                 &number.to_string(),
                 print,
                 &record.to_string(),
@@ -97,8 +97,8 @@ async fn execute_order(
                 if matches!(client.kind, ClientKind::AtStep(client_step, _) if client_step < *step)
                 {
                     let id = client.id.to_string();
-                    let killed = session.execute(&["CLIENT", "KILL", "ID", &id]).await?;
-                    seen.ended += usize::from(killed == OwnedValue::Number(1));
+                    let kill_reply = session.execute(&["CLIENT", "KILL", "ID", &id]).await?;
+                    seen.ended += usize::from(kill_reply == OwnedValue::Number(1));
                 }
             }
         }
@@ -235,7 +235,7 @@ impl OperatorSession {
         let guarded = shared.options.restart_guard != RestartGuard::Off;
         let database = shared.address.target.database;
         let needs = needs(purposes_of_operators(scope, guarded, database != 0));
-        let names = Names::unused(scope, database);
+        let names = UnusedNames::unused(scope, database);
         for need in &needs {
             need.write(&names, self.0.out());
         }
@@ -276,13 +276,18 @@ impl OperatorSession {
                 Command::new(self.0.out(), 2).arg("PTTL").arg(key);
                 // A SET with both NX and XX is invalid, so it changes nothing. The server checks the user's rights
                 // first.
-                let mut write = Command::new(self.0.out(), 5);
-                write.arg("SET").arg(key).arg("x").arg("NX").arg("XX");
+                let mut write_command = Command::new(self.0.out(), 5);
+                write_command
+                    .arg("SET")
+                    .arg(key)
+                    .arg("x")
+                    .arg("NX")
+                    .arg("XX");
             }
             self.receive(2 * copied_keys.len(), |index, value| {
                 let (family, key) = &copied_keys[index / 2];
                 if matches!(value, Value::Error(error) if error.starts_with(b"NOPERM")) {
-                    let lock = &key[family.before().len()..];
+                    let lock = &key[family.key_prefix().len()..];
                     let right = right_to_key(*family, lock, &scope.prefix);
                     MissingRight::add(missing, right, &[Purpose::Changing]);
                 }
@@ -296,7 +301,7 @@ impl OperatorSession {
     /// before the master lost its memory, and would count its votes as soon as it has a marker again. A client that
     /// connects again finds no marker, or the new age record.
     async fn end_clients_without_marker(&mut self) -> Result<(), Fault> {
-        if self.execute(&["GET", MASTERS]).await? != OwnedValue::Nothing {
+        if self.execute(&["GET", MARKER_KEY]).await? != OwnedValue::Nothing {
             return Ok(());
         }
         for client in self.clients().await? {
@@ -324,9 +329,9 @@ impl OperatorSession {
             Some(uptime) if !restores => uptime.at_least.saturating_sub(SECOND),
             _ => Duration::ZERO,
         };
-        let run = field(&info, "run_id").unwrap_or("-");
-        let life = RandomState::new().hash_one(run);
-        Ok(AgeRecord::first(run, age, life, restores))
+        let run_id = field(&info, "run_id").unwrap_or("-");
+        let life = RandomState::new().hash_one(run_id);
+        Ok(AgeRecord::first(run_id, age, life, restores))
     }
 
     /// Reads the clock of the master, in microseconds since 1970.
@@ -345,8 +350,8 @@ impl OperatorSession {
     async fn identify(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
         let info = self.execute(&["INFO", "server"]).await?.into_text();
         let mut lines = info.lines();
-        let run = lines.find_map(|line| line.strip_prefix("run_id:"));
-        seen.run_id = run.map(|run| run.trim().to_owned());
+        let run_id = lines.find_map(|line| line.strip_prefix("run_id:"));
+        seen.run_id = run_id.map(|text| text.trim().to_owned());
         Ok(())
     }
 
@@ -365,13 +370,13 @@ impl OperatorSession {
         let offset_ms =
             i128::from(master_micros / 1000) - i128::try_from(own_time.as_millis()).unwrap_or(0);
         seen.clock_offset_ms = i64::try_from(offset_ms).ok();
-        seen.mark = match self.execute(&["GET", MASTERS]).await {
+        seen.mark = match self.execute(&["GET", MARKER_KEY]).await {
             Ok(OwnedValue::Nothing) => None,
             Ok(marker) => Some(marker.into_text()),
             Err(Fault::WrongType) => {
                 let why = format!(
-                    "key {MASTERS} holds another type of value (WRONGTYPE): delete this key if no other program needs \
-                     it"
+                    "key {MARKER_KEY} holds another type of value (WRONGTYPE): delete this key if no other program \
+                     needs it"
                 );
                 return Err(Fault::Server(why.into()));
             }
@@ -385,12 +390,12 @@ impl OperatorSession {
     /// Reads the keys of the family (lock keys, counters, values and so on). Stops when it has found at least `limit`
     /// keys.
     async fn keys(&mut self, family: Family, limit: usize) -> Result<Vec<Vec<u8>>, Fault> {
-        let pattern = keys::pattern_of_prefix(family.before().as_bytes());
+        let pattern = keys::pattern_of_prefix(family.key_prefix().as_bytes());
         let pattern = String::from_utf8_lossy(&pattern).into_owned();
         let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
         loop {
-            let page = ["SCAN", &cursor, "MATCH", &pattern, "COUNT", "1000"];
-            let mut reply = self.execute(&page).await?.into_array().into_iter();
+            let scan_command = ["SCAN", &cursor, "MATCH", &pattern, "COUNT", "1000"];
+            let mut reply = self.execute(&scan_command).await?.into_array().into_iter();
             cursor = reply.next().map(OwnedValue::into_text).unwrap_or_default();
             for key in reply.next().map(OwnedValue::into_array).unwrap_or_default() {
                 if let OwnedValue::Text(key) = key {
@@ -408,9 +413,9 @@ impl OperatorSession {
 
     /// Reads the lock keys under which values are stored.
     async fn value_names(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
-        let before = Family::Value.before().as_bytes();
+        let value_prefix = Family::Value.key_prefix().as_bytes();
         let keys = self.keys(Family::Value, usize::MAX).await?.into_iter();
-        let value_names = keys.filter_map(|key| Some(key.strip_prefix(before)?.to_vec()));
+        let value_names = keys.filter_map(|key| Some(key.strip_prefix(value_prefix)?.to_vec()));
         Ok(value_names.collect())
     }
 
@@ -436,7 +441,7 @@ impl OperatorSession {
     /// If an owner holds the lock, its counter is not raised: all holds of one owner must get the same fencing number.
     /// Returns the key of each such counter, with the value of its lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
-        let sha = self.load(&with_parts(CARRY.source)).await?;
+        let sha = self.load(&with_parts(CARRY_COUNTERS.source)).await?;
         let mut owned = Vec::new();
         for page in counters.chunks(KEYS_PER_MESSAGE) {
             let mut command = Command::new(self.0.out(), 3 + 2 * page.len() + 1);

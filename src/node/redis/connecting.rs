@@ -12,7 +12,7 @@ use crate::node::Fault;
 
 /// An event while the client connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum ConnectEvent {
     /// The first answer is an HTTP response.
     Http,
     /// The first answer is a TLS record, although the URL does not ask for TLS.
@@ -48,8 +48,8 @@ pub(super) enum Event {
 }
 
 /// One row of the table: whether an event can end by itself, and the text of its fault.
-struct Row {
-    event: Event,
+struct EventRow {
+    event: ConnectEvent,
     /// The event as the page describes it.
     #[cfg_attr(not(test), allow(dead_code, reason = "only the page shows this"))]
     observation: &'static str,
@@ -58,59 +58,59 @@ struct Row {
     text: &'static str,
 }
 
-static ROWS: [Row; 8] = [
-    Row {
-        event: Event::Http,
+static ROWS: [EventRow; 8] = [
+    EventRow {
+        event: ConnectEvent::Http,
         observation: "the first answer is HTTP",
         is_temporary: false,
         text: "the server speaks HTTP, not the protocol of Redis: correct the host and the port in the URL",
     },
-    Row {
-        event: Event::Tls,
+    EventRow {
+        event: ConnectEvent::Tls,
         observation: "the first answer is a TLS record, although the URL does not ask for TLS",
         is_temporary: false,
         text: "the server expects TLS: use rediss:// in the URL",
     },
-    Row {
-        event: Event::Foreign,
+    EventRow {
+        event: ConnectEvent::Foreign,
         observation: "the first answer belongs to another protocol",
         is_temporary: false,
         text: "the server does not speak the protocol of Redis: correct the host and the port in the URL",
     },
-    Row {
-        event: Event::ClosesAtHello,
+    EventRow {
+        event: ConnectEvent::ClosesAtHello,
         observation: "the server answers GET, but closes two connections in a row when it receives HELLO",
         is_temporary: false,
         text: "the server closes the connection in answer to HELLO, as the proxy twemproxy does: name the servers behind \
                the proxy",
     },
-    Row {
-        event: Event::NoTls,
+    EventRow {
+        event: ConnectEvent::NoTls,
         observation: "the URL asks for TLS, and the server answers without TLS",
         is_temporary: false,
         text: "the server does not use TLS: use redis:// in the URL, or turn TLS on at the server",
     },
-    Row {
-        event: Event::CertificateDate,
+    EventRow {
+        event: ConnectEvent::CertificateDate,
         observation: "the certificate of the server has expired, or is not valid yet",
         is_temporary: true,
         text: "renew the certificate of the server, or correct the clock of this machine",
     },
-    Row {
-        event: Event::Certificate,
+    EventRow {
+        event: ConnectEvent::Certificate,
         observation: "the certificate of the server is refused for another reason, and this process had no connection before",
         is_temporary: false,
         text: "correct the host name in the URL, the CA of this client (ca_file), or the certificate of the server",
     },
-    Row {
-        event: Event::TlsRefused,
+    EventRow {
+        event: ConnectEvent::TlsRefused,
         observation: "the server refuses the TLS handshake, and this process had no connection before",
         is_temporary: false,
         text: "correct the certificate and the key of this client (client_cert, client_key), or the TLS settings of the server",
     },
 ];
 
-impl Event {
+impl ConnectEvent {
     /// The fault of this event. `detail` is the error of TLS, which the text quotes; `None` if there is none.
     pub(super) fn fault(self, detail: Option<&str>) -> Fault {
         let row = ROWS.iter().find(|row| row.event == self);
@@ -131,17 +131,17 @@ impl Event {
 #[derive(Debug, thiserror::Error)]
 #[error("the reply is not valid RESP")]
 pub(super) struct NotResp {
-    event: Event,
+    event: ConnectEvent,
 }
 
 impl NotResp {
     /// `bytes` begin with the part of the answer that cannot be parsed.
     pub(super) fn error(bytes: &[u8]) -> io::Error {
         let event = match bytes {
-            [b'H', b'T', b'T', b'P', ..] => Event::Http,
+            [b'H', b'T', b'T', b'P', ..] => ConnectEvent::Http,
             // A TLS alert, or a TLS handshake message.
-            [0x15 | 0x16, 3, ..] => Event::Tls,
-            _ => Event::Foreign,
+            [0x15 | 0x16, 3, ..] => ConnectEvent::Tls,
+            _ => ConnectEvent::Foreign,
         };
         io::Error::other(Self { event })
     }
@@ -170,15 +170,15 @@ pub(super) fn broken(error: io::Error, had_connection: bool) -> Fault {
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<Error>())
     {
-        Some(Error::InvalidMessage(_)) => Event::NoTls,
+        Some(Error::InvalidMessage(_)) => ConnectEvent::NoTls,
         Some(Error::InvalidCertificate(
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet
             | CertificateError::NotValidYetContext { .. },
-        )) => Event::CertificateDate,
-        Some(Error::InvalidCertificate(_)) if !had_connection => Event::Certificate,
-        Some(Error::AlertReceived(_)) if !had_connection => Event::TlsRefused,
+        )) => ConnectEvent::CertificateDate,
+        Some(Error::InvalidCertificate(_)) if !had_connection => ConnectEvent::Certificate,
+        Some(Error::AlertReceived(_)) if !had_connection => ConnectEvent::TlsRefused,
         _ => return connection_fault(error),
     };
     match connection_fault(error) {
@@ -234,7 +234,7 @@ impl HelloHistory {
             (Progress::Probed, Fault::Down(_)) => {
                 self.closed_count = self.closed_count.saturating_add(1);
                 if self.closed_count >= CLOSES_IN_A_ROW {
-                    return Event::ClosesAtHello.fault(None);
+                    return ConnectEvent::ClosesAtHello.fault(None);
                 }
             }
             _ => *self = Self::default(),
@@ -321,21 +321,21 @@ mod tests {
         let section = section.split("\n## ").next().unwrap_or_default();
         let page_rows = section.lines().filter(|line| line.starts_with("| "));
         let page_rows: Vec<&str> = page_rows.skip(1).collect();
-        let row = |row: &Row| {
+        let row_text = |row: &EventRow| {
             let fault = row.event.fault(None);
-            let waits = if fault.passes_by_itself() {
+            let waits_text = if fault.passes_by_itself() {
                 "yes"
             } else {
                 "no"
             };
             format!(
-                "| {} | {} | {waits} | {} |",
+                "| {} | {} | {waits_text} | {} |",
                 row.observation,
                 fault.kind(),
                 row.text
             )
         };
-        let rows: Vec<String> = ROWS.iter().map(row).collect();
+        let rows: Vec<String> = ROWS.iter().map(row_text).collect();
         assert_eq!(
             page_rows,
             rows,

@@ -7,7 +7,7 @@ use std::task::Poll;
 use super::buffers::{Input, Output};
 use super::connecting::{HelloHistory, Progress, before_first_answer, broken};
 use super::dial::dial;
-use super::handshake::{Handshake, Negotiated, Step, check_hello_reply, write_hello};
+use super::handshake::{Handshake, HandshakeStage, Negotiated, check_hello_reply, write_hello};
 use super::refusal::connection_fault;
 use super::resp::Value;
 use super::shared::Shared;
@@ -65,17 +65,17 @@ impl Conversation {
                     Progress::Probed | Progress::Greeted => broken(error, had_connection),
                 });
                 let is_finished = match step?? {
-                    Step::Waiting => false,
-                    Step::Probed => {
+                    HandshakeStage::Waiting => false,
+                    HandshakeStage::Probed => {
                         handshake.write_first_message(shared, conversation.out());
                         false
                     }
-                    Step::FirstMessageAnswered => !handshake.write_second_message(
+                    HandshakeStage::FirstMessageAnswered => !handshake.write_second_message(
                         shared,
                         conversation.out(),
                         Instant::now(),
                     )?,
-                    Step::Done => true,
+                    HandshakeStage::Done => true,
                 };
                 if is_finished {
                     return Ok(());
@@ -183,7 +183,7 @@ async fn within_connect_timeout<T>(
     shared: &Shared,
     work: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
-    let limit = shared.options.connect_timeout;
-    let result = tokio::time::timeout(limit, work).await;
-    result.unwrap_or_else(|_| Err(Fault::NoConnection(limit)))
+    let connect_timeout = shared.options.connect_timeout;
+    let result = tokio::time::timeout(connect_timeout, work).await;
+    result.unwrap_or_else(|_| Err(Fault::NoConnection(connect_timeout)))
 }

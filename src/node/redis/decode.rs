@@ -169,15 +169,18 @@ fn permit_answer(permit: &Permit, value: &Value<'_>) -> Result<Answer, NoAnswer>
             else {
                 return Err(NoAnswer::malformed());
             };
-            let line = QueueInfo {
+            let queue_info = QueueInfo {
                 ahead: ahead.unsigned_abs(),
                 ticket: ticket.unsigned_abs(),
                 holder: None,
                 free: free_slots(permit, free).ok_or_else(NoAnswer::malformed)?,
                 note: None,
             };
-            let (ttl_left, line) = (ttl_of(ttl), Some(Box::new(line)));
-            Ok(Answer::Refused { ttl_left, line })
+            let (ttl_left, queue_info) = (ttl_of(ttl), Some(Box::new(queue_info)));
+            Ok(Answer::Refused {
+                ttl_left,
+                line: queue_info,
+            })
         }
         _ => Err(NoAnswer::malformed()),
     }
@@ -311,13 +314,13 @@ fn read_note(note: Option<&Value<'_>>, holder: Option<&[u8]>) -> Option<Note> {
 /// Decodes the reply to the script NOTE: for each lock, whether its note was written. For a lock on several keys, the
 /// result is true only if the note was written for every key. `None` if the reply is malformed.
 fn note_answer(items: &[NoteItem], mut digits: &[u8]) -> Option<Answer> {
-    let mut written = Vec::with_capacity(items.len());
+    let mut written_notes = Vec::with_capacity(items.len());
     for item in items {
         let (item_digits, rest) = digits.split_at_checked(item.claim.keys().count())?;
-        written.push(item_digits.iter().all(|digit| *digit == b'1'));
+        written_notes.push(item_digits.iter().all(|digit| *digit == b'1'));
         digits = rest;
     }
-    digits.is_empty().then_some(Answer::Noted(written))
+    digits.is_empty().then_some(Answer::Noted(written_notes))
 }
 
 /// Decodes one page of keys, and the cursor of the next page. `None` if the reply is malformed.

@@ -12,7 +12,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::address::Endpoint;
 #[cfg(feature = "tls-rustls")]
-use super::connecting::{Event, broken};
+use super::connecting::{ConnectEvent, broken};
 use super::refusal::connection_fault;
 use super::shared::Shared;
 use super::socket::Socket;
@@ -94,28 +94,28 @@ fn alternate_families(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
 /// Connects to several addresses in turn, and returns the first stream that is established. The next address is tried
 /// when the previous address has failed, or has not answered for [`STAGGER`].
 async fn connect_to_first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    let mut rest = addresses.into_iter();
+    let mut untried_addresses = addresses.into_iter();
     let mut attempts = FuturesUnordered::new();
     let mut last_error = None;
-    attempts.extend(rest.next().map(TcpStream::connect));
+    attempts.extend(untried_addresses.next().map(TcpStream::connect));
     loop {
         if attempts.is_empty() {
             let no_address = || io::Error::new(io::ErrorKind::NotFound, "no address");
             return Err(last_error.unwrap_or_else(no_address));
         }
-        let next = if rest.len() == 0 {
+        let next_attempt = if untried_addresses.len() == 0 {
             attempts.next().await
         } else {
             tokio::time::timeout(STAGGER, attempts.next())
                 .await
                 .unwrap_or_default()
         };
-        match next {
+        match next_attempt {
             Some(Ok(stream)) => return Ok(stream),
             Some(Err(error)) => last_error = Some(error),
             None => {}
         }
-        attempts.extend(rest.next().map(TcpStream::connect));
+        attempts.extend(untried_addresses.next().map(TcpStream::connect));
     }
 }
 
@@ -123,8 +123,9 @@ async fn connect_to_first(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
 /// the connection when it receives a command. Takes at most a quarter of the connect timeout.
 async fn check_kind(shared: &Shared, stream: &TcpStream) -> Result<(), Fault> {
     let address = stream.peer_addr().map_err(connection_fault)?;
-    let limit = shared.options.connect_timeout / 4;
-    let probed = tokio::time::timeout(limit, other_protocol(address, Protocol::Redis)).await;
+    let probe_timeout = shared.options.connect_timeout / 4;
+    let probed =
+        tokio::time::timeout(probe_timeout, other_protocol(address, Protocol::Redis)).await;
     match probed {
         Ok(Some(text)) => Err(Fault::Unsupported(text.into())),
         _ => Ok(()),
@@ -151,7 +152,7 @@ async fn tls_socket(shared: &Shared, host: &str, stream: TcpStream) -> Result<So
         handshake_result = tokio::select! {
             biased;
             handshake_result = &mut handshake => Ok(handshake_result),
-            true = answers_without_tls(address) => return Err(Event::NoTls.fault(None)),
+            true = answers_without_tls(address) => return Err(ConnectEvent::NoTls.fault(None)),
         };
     }
     let handshake_result = match handshake_result {
@@ -241,13 +242,14 @@ mod tests {
             .expect("the listener must have an address");
         let closed = SocketAddr::from(([127, 0, 0, 1], 1));
         // The time limit of each attempt is far longer than `STAGGER`, after which the next address is tried.
-        let limit = Duration::from_secs(5);
+        let test_timeout = Duration::from_secs(5);
         for addresses in [
             vec![silent, listening.0],
             vec![silent, closed, listening.0],
             vec![closed, listening.0],
         ] {
-            let stream = tokio::time::timeout(limit, connect_to_first(addresses.clone())).await;
+            let stream =
+                tokio::time::timeout(test_timeout, connect_to_first(addresses.clone())).await;
             let stream = stream
                 .expect("the connection attempts must end within the limit")
                 .expect("one of the addresses must accept the connection");

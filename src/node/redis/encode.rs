@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::layout::{ABSENT, LEAVES, NOTED, WITH_NOTE, WITHDRAWN_TTL};
+use super::layout::{ABSENT, LEAVES_QUEUES_FLAG, NOTED_FLAG, WITH_NOTE, WITHDRAWN_TTL};
 use super::loaded::Scripts;
 use super::resp::Command;
 use super::script::Script;
-use crate::keys::{self, LEADER};
+use crate::keys::{self, LEADER_CHANNEL_PREFIX};
 use crate::node::note::with_start;
 use crate::node::{
     Claim, Ended, ExtendItem, Fairness, Group, NoteItem, Page, Permit, Request, ServerRun, Shape,
@@ -179,7 +179,9 @@ impl Scripts {
     fn unclaim(&self, claim: &Claim, group: &Group, leave: bool, out: &mut Vec<u8>) {
         let mut command = self.call_group(Script::Unclaim, claim, group, 3, out);
         command.arg(claim.ticket().map_or(ABSENT, |ticket| &ticket.waiter));
-        command.number(LEAVES * u64::from(leave) + NOTED * u64::from(claim.is_noted()));
+        command.number(
+            LEAVES_QUEUES_FLAG * u64::from(leave) + NOTED_FLAG * u64::from(claim.is_noted()),
+        );
         write_modes(&mut command, group);
     }
 
@@ -200,7 +202,7 @@ impl Scripts {
             };
             for mode in claim.modes() {
                 command.arg(claim.token().to_hex()).number(ttl);
-                command.arg(mode.word()).number(claim.number());
+                command.arg(mode.encoded()).number(claim.number());
             }
         }
     }
@@ -317,7 +319,7 @@ impl Scripts {
 fn watch(key: &[u8], on: bool, out: &mut Vec<u8>) {
     let mut command = Command::new(out, 2);
     command.arg(if on { "SUBSCRIBE" } else { "UNSUBSCRIBE" });
-    command.arg([LEADER.as_bytes(), key].concat());
+    command.arg([LEADER_CHANNEL_PREFIX.as_bytes(), key].concat());
 }
 
 fn scan(page: &Page, out: &mut Vec<u8>) {
@@ -339,7 +341,7 @@ fn write_ticket<'a, 'b>(command: &'a mut Command<'b>, ticket: &Ticket) -> &'a mu
 
 fn write_modes(command: &mut Command<'_>, group: &Group) {
     for part in group.parts() {
-        command.arg(part.mode.word());
+        command.arg(part.mode.encoded());
     }
 }
 

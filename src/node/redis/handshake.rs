@@ -16,9 +16,9 @@ use super::refusal::{
     NO_HELLO, Quoting, admission_fault, fault_in_table, server_fault, unguarded_fault,
 };
 use super::resp::{Command, Value};
-use super::script::{Script, Set};
+use super::script::{Script, ScriptSet};
 use super::shared::Shared;
-use crate::keys::{AGE, MASTERS, WAKE};
+use crate::keys::{AGE_KEY, MARKER_KEY, WAKE_CHANNEL_PREFIX};
 use crate::node::Fault;
 use crate::node::actor::trust::{Memory, ServerVote};
 use crate::node::numbers;
@@ -114,7 +114,7 @@ enum AwaitedReply {
 }
 
 /// The state of a handshake after a reply was handled.
-pub(super) enum Step {
+pub(super) enum HandshakeStage {
     /// More replies to the last message are outstanding.
     Waiting,
     /// The probe was answered. The first message can be written ([`Handshake::write_first_message`]).
@@ -146,7 +146,7 @@ impl Handshake {
             watch: None,
         };
         if probes {
-            Command::write_words(out, &["GET", MASTERS]);
+            Command::write_words(out, &["GET", MARKER_KEY]);
             handshake.outstanding.push_back(AwaitedReply::Probe);
         } else {
             handshake.write_first_message(shared, out);
@@ -177,9 +177,11 @@ impl Handshake {
         outstanding.push_back(AwaitedReply::Info);
         // The connection's name is already set. An operator who raises the marker finds the clients that have read the
         // old marker by their names.
-        Command::write_words(out, &["GET", MASTERS]);
+        Command::write_words(out, &["GET", MARKER_KEY]);
         outstanding.push_back(AwaitedReply::Marker);
-        let loading_scripts = self.scripts.load(Set::Plain, shared.options.max_ttl, out);
+        let loading_scripts = self
+            .scripts
+            .load(ScriptSet::Plain, shared.options.max_ttl, out);
         outstanding.extend(loading_scripts.map(AwaitedReply::Script));
         Command::write_words(out, &["CLIENT", "ID"]);
         outstanding.push_back(AwaitedReply::Id);
@@ -197,7 +199,7 @@ impl Handshake {
         shared: &Shared,
         value: &Value<'_>,
         now: Instant,
-    ) -> Result<Step, Fault> {
+    ) -> Result<HandshakeStage, Fault> {
         let unrequested = "the master sent a reply that answers no request";
         let command = self.outstanding.front().copied();
         let command = command.ok_or_else(|| malformed_fault(unrequested))?;
@@ -219,7 +221,7 @@ impl Handshake {
             (AwaitedReply::Probe, _) => {
                 self.progress = Progress::Probed;
                 self.outstanding.pop_front();
-                return Ok(Step::Probed);
+                return Ok(HandshakeStage::Probed);
             }
             (AwaitedReply::Hello, value) => {
                 self.progress = Progress::Greeted;
@@ -257,9 +259,9 @@ impl Handshake {
         self.outstanding.pop_front();
         let is_answered = self.outstanding.is_empty();
         Ok(match (is_answered, self.is_second_message) {
-            (false, _) => Step::Waiting,
-            (true, false) => Step::FirstMessageAnswered,
-            (true, true) => Step::Done,
+            (false, _) => HandshakeStage::Waiting,
+            (true, false) => HandshakeStage::FirstMessageAnswered,
+            (true, true) => HandshakeStage::Done,
         })
     }
 
@@ -290,7 +292,7 @@ impl Handshake {
             self.outstanding.push_back(AwaitedReply::Kill);
         }
         if let Some(subscriber) = shared.subscriber.get() {
-            let channel = format!("{WAKE}{}", subscriber.process);
+            let channel = format!("{WAKE_CHANNEL_PREFIX}{}", subscriber.process);
             Command::write_words(out, &["SUBSCRIBE", &channel]);
             self.outstanding.push_back(AwaitedReply::Subscription);
         }
@@ -342,7 +344,7 @@ impl Handshake {
             Some(MarkerReply::Absent) => None,
             Some(MarkerReply::Unreadable) => {
                 let why =
-                    format!("the key {MASTERS} holds something that is not a generation marker");
+                    format!("the key {MARKER_KEY} holds something that is not a generation marker");
                 self.refusal = Some(Fault::OtherMasters(why.into()));
                 return;
             }
@@ -365,7 +367,7 @@ impl Handshake {
             // Operators find and close the connections of outdated clients by name. This connection has no name, so its
             // scripts must check the marker.
             self.scripts = Scripts::with_marker_check(options.configuration, options.restart_guard);
-            let loading_scripts = self.scripts.load(Set::Plain, options.max_ttl, out);
+            let loading_scripts = self.scripts.load(ScriptSet::Plain, options.max_ttl, out);
             self.outstanding
                 .extend(loading_scripts.map(AwaitedReply::Script));
         }
@@ -378,7 +380,7 @@ impl Handshake {
         }
         let is_guarded = options.restart_guard != RestartGuard::Off;
         if marker.is_some() && self.refusal.is_none() && is_guarded {
-            Command::write_words(out, &["GET", AGE]);
+            Command::write_words(out, &["GET", AGE_KEY]);
             self.outstanding.push_back(AwaitedReply::Age);
         }
         if let Some(fault) = self.refusal.as_ref().or(self.name_refusal.as_ref()) {
@@ -396,8 +398,9 @@ impl Handshake {
             Value::Error(error) => match server_fault(error) {
                 Fault::WrongType => None,
                 Fault::Denied(why) => {
-                    let why =
-                        format!("no right to the age record (ACL SETUSER <user> ~{AGE}): {why}");
+                    let why = format!(
+                        "no right to the age record (ACL SETUSER <user> ~{AGE_KEY}): {why}"
+                    );
                     return Err(Fault::Denied(why.into()));
                 }
                 fault => return Err(fault),
@@ -408,8 +411,8 @@ impl Handshake {
                 ));
             }
         };
-        let run = self.memory.run.as_str();
-        let watch = shared.run_history.record_age(run, record, now);
+        let run_id = self.memory.run.as_str();
+        let watch = shared.run_history.record_age(run_id, record, now);
         let remaining = shared.guarded_by_age(&watch, now);
         if !remaining.is_zero() {
             self.quarantined_until = self.quarantined_until.max(now + remaining);

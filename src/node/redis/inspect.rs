@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 use super::conversation::Conversation;
-use super::needs::{Names, Need, needs, purposes};
+use super::needs::{Need, UnusedNames, needs, purposes};
 use super::refusal::{connection_fault, server_fault};
 use super::resp::{Command, Value};
 use super::shared::Shared;
@@ -70,16 +70,16 @@ async fn measure_clock(
 ) -> Result<(), Fault> {
     for _ in 0..SAMPLES {
         let wall = SystemTime::now();
-        let sent = Instant::now();
+        let sent_at = Instant::now();
         let mut master_ms = None;
         Command::write_words(connection.out(), &["TIME"]);
-        let limit = shared.options.node_timeout;
+        let node_timeout = shared.options.node_timeout;
         in_time(
-            limit,
+            node_timeout,
             connection.exchange(1, |_, value| master_ms = clock_millis(&value)),
         )
         .await?;
-        let elapsed = sent.elapsed();
+        let elapsed = sent_at.elapsed();
         if inspection.round_trip.is_none_or(|best| elapsed < best) {
             inspection.round_trip = Some(elapsed);
             let own_time = (wall + elapsed / 2).duration_since(UNIX_EPOCH);
@@ -103,7 +103,7 @@ async fn check_rights_and_settings(
     let database = shared.address.target.database;
     let guarded = shared.options.restart_guard != RestartGuard::Off;
     let needs = needs(purposes(scope, guarded, database != 0));
-    let names = Names::unused(scope, database);
+    let names = UnusedNames::unused(scope, database);
     for need in &needs {
         need.write(&names, connection.out());
     }

@@ -18,10 +18,10 @@ pub(super) const WITHDRAWN_TTL: u64 = 0;
 pub(super) const WITH_NOTE: &str = "-";
 
 /// A bit in the flags of UNCLAIM: the waiter leaves the queues.
-pub(super) const LEAVES: u64 = 1;
+pub(super) const LEAVES_QUEUES_FLAG: u64 = 1;
 
 /// A bit in the flags of UNCLAIM: notes were written.
-pub(super) const NOTED: u64 = 2;
+pub(super) const NOTED_FLAG: u64 = 2;
 
 /// The reply of ACQUIRE_MANY for a lock that was granted with the proposed fencing number.
 pub(super) const AS_PROPOSED: i64 = -1;

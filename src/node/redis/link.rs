@@ -36,7 +36,7 @@ use std::time::Duration;
 use super::buffers::{Input, Output};
 use super::connecting::{HelloHistory, Progress, before_first_answer};
 use super::deletion::Deletion;
-use super::handshake::{Handshake, Step};
+use super::handshake::{Handshake, HandshakeStage};
 use super::online::Online;
 use super::refusal::connection_fault;
 use super::shared::Shared;
@@ -261,13 +261,13 @@ impl Link {
                     };
                     has_received = true;
                     let is_finished = match handshake.handle_reply(&self.shared, &value, now)? {
-                        Step::Waiting => false,
-                        Step::Done => true,
-                        Step::Probed => {
+                        HandshakeStage::Waiting => false,
+                        HandshakeStage::Done => true,
+                        HandshakeStage::Probed => {
                             handshake.write_first_message(&self.shared, self.output.commands());
                             false
                         }
-                        Step::FirstMessageAnswered => {
+                        HandshakeStage::FirstMessageAnswered => {
                             // The first message has all its replies. Bytes after them would answer nothing.
                             if !self.input.is_empty() {
                                 let why = "the master sent more replies than there were handshake requests";
@@ -375,15 +375,15 @@ impl Link {
                     // Refuse the queued requests and all new requests until the master answers again.
                     self.refuse_all(&Fault::Stalled);
                 }
-                let limit = MAX_QUEUE_TIMEOUTS * self.shared.options.node_timeout;
+                let queue_limit = MAX_QUEUE_TIMEOUTS * self.shared.options.node_timeout;
                 self.shared
                     .mailbox
-                    .take_overdue(now, limit, &mut self.batch);
+                    .take_overdue(now, queue_limit, &mut self.batch);
                 self.refuse_batch(&Fault::Overloaded);
             }
             State::Dialing { until } | State::Handshaking { until, .. } if *until <= now => {
-                let limit = self.shared.options.connect_timeout;
-                self.lose(Fault::NoConnection(limit), now);
+                let connect_timeout = self.shared.options.connect_timeout;
+                self.lose(Fault::NoConnection(connect_timeout), now);
             }
             State::Pausing { until } if *until <= now => self.dial(now),
             State::Dialing { .. }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::refusal::{OTHER_MASTERS, YOUNG, server_fault};
 use super::resp::{Command, Value};
-use super::script::{Script, Set};
-use crate::keys::{AGE, MASTERS};
+use super::script::{Script, ScriptSet};
+use crate::keys::{AGE_KEY, MARKER_KEY};
 use crate::node::note::{NOTE_LIVES, NOTE_SHOWN};
 use crate::node::{Fault, Request};
 use crate::protocol::fencing::{COUNTER_PERIOD_US, COUNTER_TTL_US, PROPOSAL_SLACK_US};
@@ -37,11 +37,11 @@ pub(super) struct Scripts {
 /// `max_ttl`, and another client has restored it. The server may have forgotten locks, and a client that was connected
 /// before does not notice it otherwise (docs/protocol.md, "Age records").
 fn age_check_code(max_ttl: Duration) -> String {
-    let limit = max_ttl.as_millis();
+    let max_ttl_ms = max_ttl.as_millis();
     format!(
-        "local aged = redis.pcall('GET', '{AGE}') \
+        "local aged = redis.pcall('GET', '{AGE_KEY}') \
          aged = type(aged) == 'string' and tonumber(string.match(aged, '^%S+ (%d+) lost%-%S+$') or nil) \
-         if aged and aged < {limit} then return redis.error_reply('ERR {YOUNG}' .. ({limit} - aged)) end "
+         if aged and aged < {max_ttl_ms} then return redis.error_reply('ERR {YOUNG}' .. ({max_ttl_ms} - aged)) end "
     )
 }
 
@@ -63,7 +63,7 @@ fn marker_check_code(configuration: Configuration) -> String {
         ""
     };
     format!(
-        "local mark = redis.call('GET', '{MASTERS}') {nameless}if {wrong} then \
+        "local mark = redis.call('GET', '{MARKER_KEY}') {nameless}if {wrong} then \
          return redis.error_reply('ERR {OTHER_MASTERS}' .. (mark or '-')) end "
     )
 }
@@ -99,7 +99,7 @@ impl Scripts {
     /// loaded script defines constants that depend on the client's settings.
     pub(super) fn load(
         &self,
-        set: Set,
+        set: ScriptSet,
         max_ttl: Duration,
         out: &mut Vec<u8>,
     ) -> impl Iterator<Item = Script> + use<> {
@@ -132,28 +132,30 @@ impl Scripts {
 
     /// The set of scripts that this connection must load before it can execute the request; `None` if nothing is
     /// missing.
-    pub(super) fn set_to_load(&self, request: &Request) -> Option<Set> {
+    pub(super) fn set_to_load(&self, request: &Request) -> Option<ScriptSet> {
         let script = self.script(request)?;
-        let missing = self.shas[script as usize].is_empty();
-        missing.then(|| script.row().set)
+        let is_missing = self.shas[script as usize].is_empty();
+        is_missing.then(|| script.row().set)
     }
 
     /// The script that executes a request on this connection; `None` if a plain Redis command executes it. An acquire
     /// without a fencing token needs a script only if the generation marker must be checked.
     fn script(&self, request: &Request) -> Option<Script> {
-        let classic = matches!(request, Request::Acquire { .. }) && self.is_checked();
-        Script::for_request(request).or(classic.then_some(Script::Classic))
+        let is_checked_classic = matches!(request, Request::Acquire { .. }) && self.is_checked();
+        Script::for_request(request).or(is_checked_classic.then_some(Script::Classic))
     }
 
     /// Whether this connection has loaded a set of scripts.
-    pub(super) fn has_loaded(&self, set: Set) -> bool {
+    pub(super) fn has_loaded(&self, set: ScriptSet) -> bool {
         set.scripts()
             .all(|script| !self.shas[script as usize].is_empty())
     }
 
     /// The sets of scripts that this connection has loaded.
-    pub(super) fn loaded_sets(&self) -> impl Iterator<Item = Set> {
-        Set::ALL.into_iter().filter(|set| self.has_loaded(*set))
+    pub(super) fn loaded_sets(&self) -> impl Iterator<Item = ScriptSet> {
+        ScriptSet::ALL
+            .into_iter()
+            .filter(|set| self.has_loaded(*set))
     }
 
     /// Handles the reply to one command that [`load`](Self::load) wrote.
@@ -205,19 +207,19 @@ mod tests {
         let fingerprint = |name| Fingerprint::new([name]);
         let load_all = |configuration: Configuration| {
             let (scripts, mut out) = (Scripts::new(configuration, RestartGuard::On), Vec::new());
-            for set in Set::ALL {
+            for set in ScriptSet::ALL {
                 let _ = scripts.load(set, Duration::from_secs(30), &mut out);
             }
             String::from_utf8(out).expect("the commands must be text")
         };
         let unchanged = load_all(Configuration::new(0, fingerprint("a"), None));
-        let marker_check = format!("local mark = redis.call('GET', '{MASTERS}') if ");
+        let marker_check = format!("local mark = redis.call('GET', '{MARKER_KEY}') if ");
         assert!(
             !unchanged.contains(&marker_check),
             "scripts must not check the marker if masters were never replaced: {unchanged}"
         );
-        let all = Script::ALL.into_iter();
-        let checking_count = all.filter(|script| script.checks_marker()).count();
+        let scripts = Script::ALL.into_iter();
+        let checking_count = scripts.filter(|script| script.checks_marker()).count();
         assert!(
             (1..Script::ALL.len()).contains(&checking_count),
             "some scripts must check the marker, but not all: {checking_count}"
@@ -249,14 +251,14 @@ mod tests {
             RestartGuard::Off,
         );
         let mut out = Vec::new();
-        let _ = unguarded.load(Set::Plain, Duration::from_secs(30), &mut out);
+        let _ = unguarded.load(ScriptSet::Plain, Duration::from_secs(30), &mut out);
         assert!(!String::from_utf8_lossy(&out).contains(YOUNG));
     }
 
     #[test]
     fn loaded_scripts_contain_no_placeholder() {
         let mut out = Vec::new();
-        for set in Set::ALL {
+        for set in ScriptSet::ALL {
             let _ = Scripts::default().load(set, Duration::from_secs(30), &mut out);
         }
         let text = String::from_utf8(out).expect("the commands must be text");

@@ -8,7 +8,7 @@ use super::layout::{AS_PROPOSED, DELETED, NOT_OURS, NOT_RELEASED, NOT_TRIED};
 use super::loaded::Scripts;
 use super::refusal::reply_fault;
 use super::resp::Value;
-use super::runs::{Kind, Member, Placed};
+use super::runs::{Member, PlacedRequest, RunKind};
 use super::script::Script;
 use crate::node::actor::mailbox::Queued;
 use crate::node::{Answer, Claim, Fairness, Fault, Request};
@@ -53,18 +53,18 @@ fn has_queue(claim: &Claim) -> Option<bool> {
 }
 
 impl Member for Queued {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> RunKind {
         let claim = plain_claim(&self.request).filter(|_| !self.needs_own_call);
         let Some(has_queue) = claim.and_then(has_queue) else {
-            return Kind::Single;
+            return RunKind::Single;
         };
         match &self.request {
-            Request::Acquire { ttl, .. } => Kind::Acquire {
+            Request::Acquire { ttl, .. } => RunKind::Acquire {
                 has_queue,
                 ttl: *ttl,
             },
-            Request::Release { claim, .. } if !claim.is_noted() => Kind::Release { has_queue },
-            _ => Kind::Single,
+            Request::Release { claim, .. } if !claim.is_noted() => RunKind::Release { has_queue },
+            _ => RunKind::Single,
         }
     }
 
@@ -78,7 +78,7 @@ impl Member for Queued {
 
 impl Scripts {
     /// Writes the requests in `run` as one command. They are of one kind and for different locks.
-    pub(super) fn encode_many(&self, placed_run: &[Placed<Queued>], out: &mut Vec<u8>) {
+    pub(super) fn encode_many(&self, placed_run: &[PlacedRequest<Queued>], out: &mut Vec<u8>) {
         // Write a command even if `is_noted` has become true since the release was queued: a reply will be expected.
         let before = out.len();
         match placed_run.first().map(|first| &first.member.request) {
@@ -95,7 +95,7 @@ impl Scripts {
 
     fn acquire_many(
         &self,
-        run: &[Placed<Queued>],
+        run: &[PlacedRequest<Queued>],
         has_queue: bool,
         ttl: Duration,
         out: &mut Vec<u8>,
@@ -116,7 +116,7 @@ impl Scripts {
         }
     }
 
-    fn release_many(&self, run: &[Placed<Queued>], has_queue: bool, out: &mut Vec<u8>) {
+    fn release_many(&self, run: &[PlacedRequest<Queued>], has_queue: bool, out: &mut Vec<u8>) {
         let count = run.len();
         let args = count + usize::from(has_queue);
         let mut command = self.begin_call(Script::ReleaseMany, count, args, out);
@@ -223,7 +223,7 @@ fn acquire_result(claim: &Claim, proposal: u64, value: &Value<'_>) -> Result<Eac
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::redis::runs::Runs;
+    use crate::node::redis::runs::RequestRuns;
     use crate::node::{Reply, Token};
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
             let claim = Claim::new("", &[b'r', n], Token::from_bytes([n; 16]), true);
             std::sync::Arc::new(claim)
         });
-        let (mut runs, mut placed) = (Runs::new(3), Vec::new());
+        let (mut runs, mut placed) = (RequestRuns::new(3), Vec::new());
         for claim in &claims {
             let claim = claim.clone();
             let request = Request::Release { claim, leave: true };

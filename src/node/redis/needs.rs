@@ -9,14 +9,17 @@ use std::collections::BTreeSet;
 
 use super::denied::Denied;
 use super::resp::{Command, Value};
-use crate::keys::{self, Family, LEADER, LEADER_PLACE, RESERVED, WAKE, WAKE_PLACE};
+use crate::keys::{
+    self, Family, LEADER_CHANNEL_PREFIX, LEADER_PLACEHOLDER, RESERVED, WAKE_CHANNEL_PREFIX,
+    WAKE_PLACEHOLDER,
+};
 use crate::node::Scope;
 use crate::node::right::{Purpose, Right};
 
 const DATABASE_PLACEHOLDER: &str = "{db}";
 
 /// The table of rights. No command in it changes data, so an inspection can run all of them.
-const USES: &[(Purpose, &str)] = &[
+const COMMAND_USES: &[(Purpose, &str)] = &[
     (
         Purpose::Locking,
         "EVALSHA 0000000000000000000000000000000000000000 1 {lock}",
@@ -198,10 +201,11 @@ pub(super) fn purposes_of_operators(
 /// Empty if `key` stores neither a value under a lock nor a fencing counter.
 pub(super) fn keys_to_copy(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
     let keys_of = |families: BTreeSet<Family>, lock: &[u8]| {
-        let key = |family: Family| (family, [family.before().as_bytes(), lock].concat());
-        families.into_iter().map(key).collect()
+        let key_of_family =
+            |family: Family| (family, [family.key_prefix().as_bytes(), lock].concat());
+        families.into_iter().map(key_of_family).collect()
     };
-    if let Some(lock) = key.strip_prefix(Family::Value.before().as_bytes()) {
+    if let Some(lock) = key.strip_prefix(Family::Value.key_prefix().as_bytes()) {
         let under_lock = [
             Purpose::Locking,
             Purpose::Fencing,
@@ -218,7 +222,7 @@ pub(super) fn keys_to_copy(key: &[u8]) -> Vec<(Family, Vec<u8>)> {
             lock,
         );
     }
-    match key.strip_prefix(Family::Fence.before().as_bytes()) {
+    match key.strip_prefix(Family::Fence.key_prefix().as_bytes()) {
         Some(lock) => keys_of([Family::Lock, Family::Fence].into(), lock),
         None => Vec::new(),
     }
@@ -243,18 +247,18 @@ pub(super) fn right_to_key(family: Family, lock: &[u8], prefix: &str) -> Right {
 }
 
 /// The names that replace the placeholders in the commands of the table.
-pub(super) struct Names {
+pub(super) struct UnusedNames {
     lock: String,
     channel: String,
     database: i64,
 }
 
-impl Names {
+impl UnusedNames {
     /// Names of locks, keys and channels that no client uses. An inspection that uses them does not affect any lock.
     pub(super) fn unused(scope: &Scope, database: i64) -> Self {
         Self {
             lock: format!("{}quorate-doctor-{}", scope.prefix, scope.unused_word),
-            channel: format!("{WAKE}{}", scope.unused_word),
+            channel: format!("{WAKE_CHANNEL_PREFIX}{}", scope.unused_word),
             database,
         }
     }
@@ -272,7 +276,7 @@ pub(super) struct Need {
 pub(super) fn needs(wanted_purposes: impl Iterator<Item = Purpose>) -> Vec<Need> {
     let wanted_purposes: Vec<Purpose> = wanted_purposes.collect();
     let mut needs: Vec<Need> = Vec::new();
-    for &(purpose, template) in USES {
+    for &(purpose, template) in COMMAND_USES {
         if !wanted_purposes.contains(&purpose) {
             continue;
         }
@@ -307,7 +311,7 @@ impl Need {
         words.find_map(|word| {
             Family::ALL
                 .into_iter()
-                .find(|family| family.place() == word)
+                .find(|family| family.placeholder() == word)
         })
     }
 
@@ -320,8 +324,8 @@ impl Need {
     /// The prefix of the channels that the command uses; `None` if it uses no channels.
     fn channels(&self) -> Option<&'static str> {
         self.template.split(' ').find_map(|word| match word {
-            WAKE_PLACE => Some(WAKE),
-            LEADER_PLACE => Some(LEADER),
+            WAKE_PLACEHOLDER => Some(WAKE_CHANNEL_PREFIX),
+            LEADER_PLACEHOLDER => Some(LEADER_CHANNEL_PREFIX),
             _ => None,
         })
     }
@@ -337,21 +341,23 @@ impl Need {
     }
 
     /// Writes the command, with `names` in place of the placeholders.
-    pub(super) fn write(&self, names: &Names, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, names: &UnusedNames, out: &mut Vec<u8>) {
         let words = self.template.split(' ').map(|word| match word {
-            WAKE_PLACE => names.channel.clone(),
-            LEADER_PLACE => format!("{LEADER}{}", names.lock),
+            WAKE_PLACEHOLDER => names.channel.clone(),
+            LEADER_PLACEHOLDER => format!("{LEADER_CHANNEL_PREFIX}{}", names.lock),
             DATABASE_PLACEHOLDER => names.database.to_string(),
             word => match Family::ALL
                 .into_iter()
-                .find(|family| family.place() == word)
+                .find(|family| family.placeholder() == word)
             {
                 Some(family @ (Family::Slot | Family::SlotFence)) => {
-                    format!("{}0:{}", family.before(), names.lock)
+                    format!("{}0:{}", family.key_prefix(), names.lock)
                 }
-                Some(family @ Family::HoldNote) => format!("{}x:{}", family.before(), names.lock),
-                Some(family) if family.is_single_key_per_master() => family.before().to_owned(),
-                Some(family) => format!("{}{}", family.before(), names.lock),
+                Some(family @ Family::HoldNote) => {
+                    format!("{}x:{}", family.key_prefix(), names.lock)
+                }
+                Some(family) if family.is_single_key_per_master() => family.key_prefix().to_owned(),
+                Some(family) => format!("{}{}", family.key_prefix(), names.lock),
                 None => word.to_owned(),
             },
         });
@@ -391,20 +397,24 @@ fn acl_pattern(family: Family, prefix: &str) -> String {
     let slots = || {
         format!(
             "{}*:{}",
-            Family::Slot.before(),
+            Family::Slot.key_prefix(),
             acl_pattern(Family::Lock, prefix)
         )
     };
     match family {
         Family::Slot => return slots(),
-        family if family.is_single_key_per_master() => return family.before().to_owned(),
+        family if family.is_single_key_per_master() => return family.key_prefix().to_owned(),
         Family::SlotFence => return format!("{RESERVED}*:{}", slots()),
         Family::HoldNote => {
-            return format!("{}*:{}", family.before(), acl_pattern(Family::Lock, prefix));
+            return format!(
+                "{}*:{}",
+                family.key_prefix(),
+                acl_pattern(Family::Lock, prefix)
+            );
         }
         _ => {}
     }
-    let before = [family.before(), prefix].concat();
+    let before = [family.key_prefix(), prefix].concat();
     String::from_utf8_lossy(&keys::pattern_of_prefix(before.as_bytes())).into_owned()
 }
 

@@ -11,13 +11,13 @@ use super::loaded::Scripts;
 use super::many::{EachAnswer, decode_many};
 use super::refusal::{is_denied_key, is_noscript};
 use super::resp::{Command, Value};
-use super::runs::{Placed, Runs};
-use super::script::{Script, Set};
+use super::runs::{PlacedRequest, RequestRuns};
+use super::script::{Script, ScriptSet};
 use super::sent::{SentCommand, SentMessage};
 use super::settle::settle;
 use super::shared::Shared;
 use super::votes::Votes;
-use crate::keys::LEADER;
+use crate::keys::LEADER_CHANNEL_PREFIX;
 use crate::node::actor::mailbox::Queued;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::actor::trust::{Memory, ServerVote};
@@ -56,13 +56,13 @@ pub(super) struct Online {
     /// Requests that wait until their scripts are loaded. Then they are sent before pending releases and new requests.
     to_resend: Vec<Queued>,
     /// The sets of scripts that must be loaded for the requests in `to_resend`.
-    sets_to_load: Vec<Set>,
+    sets_to_load: Vec<ScriptSet>,
     /// Requests to send again before all other requests, each as a separate script call. The master has refused to
     /// execute them in a combined call or with the built-in delete command.
     to_send_apart: Vec<Queued>,
     /// Groups the next requests: one call executes all requests of a group.
-    runs: Runs<Queued>,
-    placed: Vec<Placed<Queued>>,
+    runs: RequestRuns<Queued>,
+    placed: Vec<PlacedRequest<Queued>>,
     /// The requests that the current reply answers.
     answered: Vec<Queued>,
     answers: Vec<EachAnswer>,
@@ -88,7 +88,7 @@ impl Online {
             to_resend: Vec::new(),
             sets_to_load: Vec::new(),
             to_send_apart: Vec::new(),
-            runs: Runs::new(negotiated.min_acquires),
+            runs: RequestRuns::new(negotiated.min_acquires),
             placed: Vec::new(),
             answered: Vec::new(),
             answers: Vec::new(),
@@ -174,7 +174,7 @@ impl Online {
             }
             // If the scripts for combined calls cannot be loaded, each request is sent as a separate command.
             SentCommand::LoadScript(script)
-                if script.row().set == Set::Many && matches!(value, Value::Error(_)) => {}
+                if script.row().set == ScriptSet::Many && matches!(value, Value::Error(_)) => {}
             SentCommand::LoadScript(Script::Age) => self.age_script_loaded(value, now),
             SentCommand::LoadScript(script) => self.scripts.handle_load_reply(script, value)?,
             SentCommand::Ping => match value {
@@ -345,7 +345,7 @@ impl Online {
             if !self.sets_to_load.is_empty() {
                 // Requests call scripts by digest. If a digest is not known from an earlier load, first wait for the
                 // replies to SCRIPT LOAD.
-                let loaded_sets: Vec<Set> = self.scripts.loaded_sets().collect();
+                let loaded_sets: Vec<ScriptSet> = self.scripts.loaded_sets().collect();
                 let missing_sets = std::mem::take(&mut self.sets_to_load);
                 let are_loaded = missing_sets.iter().all(|set| loaded_sets.contains(set));
                 for set in missing_sets {
@@ -394,13 +394,13 @@ impl Online {
         has_taken
     }
 
-    /// Writes the requests that [`Runs`] has arranged, in the arranged order.
+    /// Writes the requests that [`RequestRuns`] has arranged, in the arranged order.
     fn write(&mut self, shared: &Shared, out: &mut Output, now: Instant) {
         let mut placed = std::mem::take(&mut self.placed);
         if placed
             .iter()
             .any(|placed_request| placed_request.followers > 0)
-            && !self.scripts.has_loaded(Set::Many)
+            && !self.scripts.has_loaded(ScriptSet::Many)
         {
             // The scripts for combined calls are not loaded yet. Do not wait for them: send each request as a separate
             // call.
@@ -408,7 +408,7 @@ impl Online {
                 placed_request.followers = 0;
             }
             if !std::mem::replace(&mut self.is_many_requested, true) {
-                self.load(Set::Many, shared, out, now);
+                self.load(ScriptSet::Many, shared, out, now);
             }
         }
         let mut start = 0;
@@ -424,15 +424,16 @@ impl Online {
             .iter()
             .map(|placed_request| &placed_request.member.request);
         let has_trial = self.deletion.write_trial(written, out.commands());
-        self.outstanding.extend(
-            placed
-                .drain(..)
-                .map(|Placed { member, followers }| SentMessage {
-                    command: SentCommand::Request(member),
-                    sent_at: now,
-                    followers,
-                }),
-        );
+        self.outstanding
+            .extend(
+                placed
+                    .drain(..)
+                    .map(|PlacedRequest { member, followers }| SentMessage {
+                        command: SentCommand::Request(member),
+                        sent_at: now,
+                        followers,
+                    }),
+            );
         if has_trial {
             self.outstanding
                 .push_back(SentMessage::alone(SentCommand::DeletionTrial, now));
@@ -448,7 +449,7 @@ impl Online {
         }
     }
 
-    fn load(&mut self, set: Set, shared: &Shared, out: &mut Output, now: Instant) {
+    fn load(&mut self, set: ScriptSet, shared: &Shared, out: &mut Output, now: Instant) {
         let scripts = (self.scripts).load(set, shared.options.max_ttl, out.commands());
         let to_sent = |script| SentMessage::alone(SentCommand::LoadScript(script), now);
         self.outstanding.extend(scripts.map(to_sent));
@@ -462,10 +463,10 @@ impl Online {
 
     /// The latest time for the next call of [`tick`](Self::tick).
     pub(super) fn wake_at(&self, pending_releases: &PendingReleases, shared: &Shared) -> Instant {
-        let limit = shared.options.node_timeout;
+        let node_timeout = shared.options.node_timeout;
         let wake_at = match (self.stalled_since, self.outstanding.front()) {
-            (Some(stalled_at), _) => return stalled_at + STALL_LIMIT.max(4 * limit),
-            (None, Some(oldest)) => oldest.sent_at + limit,
+            (Some(stalled_at), _) => return stalled_at + STALL_LIMIT.max(4 * node_timeout),
+            (None, Some(oldest)) => oldest.sent_at + node_timeout,
             (None, None) => {
                 let idle_at = self.last_reply + IDLE_LIMIT;
                 pending_releases
@@ -485,9 +486,9 @@ impl Online {
         out: &mut Output,
         now: Instant,
     ) -> Result<(), Fault> {
-        let limit = shared.options.node_timeout;
+        let node_timeout = shared.options.node_timeout;
         if let Some(stalled_at) = self.stalled_since {
-            return if now < stalled_at + STALL_LIMIT.max(4 * limit) {
+            return if now < stalled_at + STALL_LIMIT.max(4 * node_timeout) {
                 Ok(())
             } else {
                 Err(Fault::Stalled)
@@ -502,7 +503,7 @@ impl Online {
             }
             return Ok(());
         };
-        if now < oldest.sent_at + limit {
+        if now < oldest.sent_at + node_timeout {
             return Ok(());
         }
         self.stalled_since = Some(now);
@@ -517,7 +518,7 @@ impl Online {
             .chain(&mut self.to_resend)
             .chain(&mut self.to_send_apart)
         {
-            queued.time_out(Fault::Timeout(limit));
+            queued.time_out(Fault::Timeout(node_timeout));
         }
         Ok(())
     }
@@ -546,7 +547,7 @@ fn wake(subscriber: Option<&Subscriber>, push: &[Value<'_>]) {
         && kind.text() == Some(b"message")
         && let (Some(channel), Some(key)) = (channel.text(), key.text())
     {
-        if channel.starts_with(LEADER.as_bytes()) {
+        if channel.starts_with(LEADER_CHANNEL_PREFIX.as_bytes()) {
             subscriber.sink.announced(subscriber.node, key);
         } else {
             subscriber.sink.woken(subscriber.node, key);

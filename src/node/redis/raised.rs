@@ -2,7 +2,7 @@
 
 use super::call::Call;
 use super::denied::Denied;
-use crate::keys::{Family, WAKE};
+use crate::keys::{Family, WAKE_CHANNEL_PREFIX};
 
 /// An error that a script raised, without the text that the server adds.
 #[derive(Debug, PartialEq, Eq)]
@@ -61,10 +61,10 @@ impl<'a> Raised<'a> {
             },
             Denied::Key => match call.and_then(|call| call.family) {
                 Some(Family::Lock) => "use the lock key".to_owned(),
-                Some(family) => format!("use keys like {}*", family.before()),
+                Some(family) => format!("use keys like {}*", family.key_prefix()),
                 None => "use a key".to_owned(),
             },
-            Denied::Channel => format!("publish on channels like {WAKE}*"),
+            Denied::Channel => format!("publish on channels like {WAKE_CHANNEL_PREFIX}*"),
         };
         Some(format!(
             "no right to {action} within the script; `quorate doctor` names all missing rights"
@@ -179,13 +179,13 @@ mod tests {
 
     #[test]
     fn only_the_text_that_redis_6_adds_to_script_errors_is_removed() {
-        let text = |reply: &'static str| Raised::read(reply).text;
+        let text_of = |reply: &'static str| Raised::read(reply).text;
         assert_eq!(
-            text("ERR Error running script (call to f_1): @user_script:8: WRONGTYPE Operation"),
+            text_of("ERR Error running script (call to f_1): @user_script:8: WRONGTYPE Operation"),
             "WRONGTYPE Operation"
         );
         assert_eq!(
-            text(
+            text_of(
                 "ERR Error running script (call to f_1): @user_script:8: @user_script: 8: -OOM command"
             ),
             "OOM command"
@@ -196,7 +196,7 @@ mod tests {
             "ERR @user_script: 4: OOM",
             "",
         ] {
-            assert_eq!(text(plain), plain);
+            assert_eq!(text_of(plain), plain);
             assert_eq!(denied_message(plain), None);
         }
     }

@@ -31,7 +31,7 @@ const MAX_REMAINING_MS: u64 = 86_400_000;
 /// How an error of the server is recognized. An error begins with a code in capitals, usually followed by a space and a
 /// text.
 #[derive(Clone, Copy, Debug)]
-enum Sign {
+enum ErrorSign {
     /// The error begins with one of these codes.
     Code(&'static [&'static str]),
     /// The code is `ERR`, and the text begins with one of these beginnings. Upper and lower case do not matter.
@@ -42,7 +42,7 @@ enum Sign {
 
 /// The fault that a refusal becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Becomes {
+enum ResultingFault {
     WrongType,
     Loading,
     ReadOnly,
@@ -58,136 +58,136 @@ enum Becomes {
 
 /// One row of the table.
 #[derive(Debug)]
-struct Row {
-    sign: Sign,
-    becomes: Becomes,
+struct RefusalRow {
+    sign: ErrorSign,
+    becomes: ResultingFault,
     /// The remedy. The texts of the faults `Denied`, `Unsupported` and `Server` contain this.
     remedy: &'static str,
 }
 
 /// Why a node of a cluster can never be a master, whatever the state of the cluster is. So the client does not wait
 /// until the cluster has recovered: the next refusal would then be `MOVED`.
-const CLUSTER: &str = "this server is a node of a cluster, which stores only some of the keys: use servers with cluster-enabled no";
+const CLUSTER_TEXT: &str = "this server is a node of a cluster, which stores only some of the keys: use servers with cluster-enabled no";
 
 /// The text of the fault of a server without the command HELLO, or without the protocol version that the client needs.
 pub(super) const NO_HELLO: &str =
     "the server does not support RESP3: use Redis 6 or newer, or Valkey";
 
 /// The first row whose sign fits an error decides. An error without a row is the fault `Server`, which time can repair.
-static ROWS: [Row; 19] = [
-    Row {
-        sign: Sign::Code(&["WRONGTYPE"]),
-        becomes: Becomes::WrongType,
+static ROWS: [RefusalRow; 19] = [
+    RefusalRow {
+        sign: ErrorSign::Code(&["WRONGTYPE"]),
+        becomes: ResultingFault::WrongType,
         remedy: "delete the key that is not a lock, or wait until it expires",
     },
-    Row {
-        sign: Sign::Code(&["LOADING"]),
-        becomes: Becomes::Loading,
+    RefusalRow {
+        sign: ErrorSign::Code(&["LOADING"]),
+        becomes: ResultingFault::Loading,
         remedy: "wait until the server has loaded its data set",
     },
-    Row {
-        sign: Sign::Code(&["READONLY", "MASTERDOWN"]),
-        becomes: Becomes::ReadOnly,
+    RefusalRow {
+        sign: ErrorSign::Code(&["READONLY", "MASTERDOWN"]),
+        becomes: ResultingFault::ReadOnly,
         remedy: "a failover can make this replica a master; otherwise name its master instead",
     },
-    Row {
-        sign: Sign::Code(&["OOM"]),
-        becomes: Becomes::OutOfMemory,
+    RefusalRow {
+        sign: ErrorSign::Code(&["OOM"]),
+        becomes: ResultingFault::OutOfMemory,
         remedy: "wait until keys expire, or raise maxmemory",
     },
-    Row {
-        sign: Sign::Code(&["MISCONF"]),
-        becomes: Becomes::Misconf,
+    RefusalRow {
+        sign: ErrorSign::Code(&["MISCONF"]),
+        becomes: ResultingFault::Misconf,
         remedy: "make room on the disk of the server",
     },
-    Row {
-        sign: Sign::Code(&["BUSY"]),
-        becomes: Becomes::Busy,
+    RefusalRow {
+        sign: ErrorSign::Code(&["BUSY"]),
+        becomes: ResultingFault::Busy,
         remedy: "wait until the script of another client has ended",
     },
-    Row {
-        sign: Sign::Code(&["NOREPLICAS"]),
-        becomes: Becomes::Server,
+    RefusalRow {
+        sign: ErrorSign::Code(&["NOREPLICAS"]),
+        becomes: ResultingFault::Server,
         remedy: "start the replicas that min-replicas-to-write demands",
     },
-    Row {
-        sign: Sign::Text(&["max number of clients"]),
-        becomes: Becomes::Server,
+    RefusalRow {
+        sign: ErrorSign::Text(&["max number of clients"]),
+        becomes: ResultingFault::Server,
         remedy: "raise maxclients, or close connections of other clients",
     },
-    Row {
-        sign: Sign::Code(&["NOAUTH"]),
-        becomes: Becomes::Denied,
+    RefusalRow {
+        sign: ErrorSign::Code(&["NOAUTH"]),
+        becomes: ResultingFault::Denied,
         remedy: "put a user and a password into the URL",
     },
-    Row {
-        sign: Sign::Code(&["WRONGPASS"]),
-        becomes: Becomes::Denied,
+    RefusalRow {
+        sign: ErrorSign::Code(&["WRONGPASS"]),
+        becomes: ResultingFault::Denied,
         remedy: "correct the user and the password in the URL",
     },
-    Row {
-        sign: Sign::Part(&["without any password configured", "but no password is set"]),
-        becomes: Becomes::Denied,
+    RefusalRow {
+        sign: ErrorSign::Part(&["without any password configured", "but no password is set"]),
+        becomes: ResultingFault::Denied,
         remedy: "this server has no password set: remove the password from the URL, or set requirepass",
     },
-    Row {
-        sign: Sign::Code(&["NOPERM"]),
-        becomes: Becomes::Denied,
+    RefusalRow {
+        sign: ErrorSign::Code(&["NOPERM"]),
+        becomes: ResultingFault::Denied,
         remedy: "`quorate doctor` names all missing rights",
     },
-    Row {
-        sign: Sign::Code(&["DENIED"]),
-        becomes: Becomes::Denied,
+    RefusalRow {
+        sign: ErrorSign::Code(&["DENIED"]),
+        becomes: ResultingFault::Denied,
         remedy: "the server is in protected mode: set a password, or protected-mode no",
     },
-    Row {
-        sign: Sign::Code(&["NOPROTO"]),
-        becomes: Becomes::Unsupported,
+    RefusalRow {
+        sign: ErrorSign::Code(&["NOPROTO"]),
+        becomes: ResultingFault::Unsupported,
         remedy: NO_HELLO,
     },
-    Row {
-        sign: Sign::Code(&["MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN", "TRYAGAIN"]),
-        becomes: Becomes::Unsupported,
-        remedy: CLUSTER,
+    RefusalRow {
+        sign: ErrorSign::Code(&["MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN", "TRYAGAIN"]),
+        becomes: ResultingFault::Unsupported,
+        remedy: CLUSTER_TEXT,
     },
-    Row {
-        sign: Sign::Text(&["Script attempted to access"]),
-        becomes: Becomes::Unsupported,
-        remedy: CLUSTER,
+    RefusalRow {
+        sign: ErrorSign::Text(&["Script attempted to access"]),
+        becomes: ResultingFault::Unsupported,
+        remedy: CLUSTER_TEXT,
     },
-    Row {
-        sign: Sign::Text(&[
+    RefusalRow {
+        sign: ErrorSign::Text(&[
             "DB index is out of range",
             "SELECT is not allowed in cluster mode",
         ]),
-        becomes: Becomes::Unsupported,
+        becomes: ResultingFault::Unsupported,
         remedy: "the database in the URL cannot be used: remove it from the URL, or raise databases on the server",
     },
-    Row {
-        sign: Sign::Text(&[
+    RefusalRow {
+        sign: ErrorSign::Text(&[
             "unknown command",
             "unknown subcommand",
             "unsupported command",
             "command is not available",
             "command not supported",
         ]),
-        becomes: Becomes::Missing,
-        remedy: RESTORE,
+        becomes: ResultingFault::Missing,
+        remedy: RESTORE_REMEDY,
     },
-    Row {
-        sign: Sign::Text(&[
+    RefusalRow {
+        sign: ErrorSign::Text(&[
             "Unknown Redis command called from",
             "Unknown command called from",
         ]),
-        becomes: Becomes::Missing,
-        remedy: RESTORE,
+        becomes: ResultingFault::Missing,
+        remedy: RESTORE_REMEDY,
     },
 ];
 
 /// The remedy for a command that the server does not have.
-const RESTORE: &str = "restore its name (rename-command), or use a server that has it";
+const RESTORE_REMEDY: &str = "restore its name (rename-command), or use a server that has it";
 
-impl Sign {
+impl ErrorSign {
     fn fits(self, code: &str, rest: &str) -> bool {
         let rest = || rest.to_ascii_lowercase();
         let lower = |text: &str| text.to_ascii_lowercase();
@@ -220,7 +220,7 @@ pub(super) enum Quoting {
     Nothing,
 }
 
-impl Row {
+impl RefusalRow {
     fn fault(
         &self,
         raised: &Raised<'_>,
@@ -231,22 +231,24 @@ impl Row {
         let why = || -> Arc<str> {
             let quoted = match (quoting, self.sign) {
                 (Quoting::Whole, _) => brief_text(raised.text),
-                (Quoting::Nothing, Sign::Code(_)) => code.into(),
+                (Quoting::Nothing, ErrorSign::Code(_)) => code.into(),
                 (Quoting::Nothing, sign) => sign.name().into(),
             };
             format!("{quoted}: {}", self.remedy).into()
         };
         match self.becomes {
-            Becomes::WrongType => Fault::WrongType,
-            Becomes::Loading => Fault::Loading,
-            Becomes::ReadOnly => Fault::ReadOnly,
-            Becomes::OutOfMemory => Fault::OutOfMemory,
-            Becomes::Misconf => Fault::Misconf,
-            Becomes::Busy => Fault::Busy,
-            Becomes::Denied => Fault::Denied(why()),
-            Becomes::Unsupported => Fault::Unsupported(why()),
-            Becomes::Server => Fault::Server(why()),
-            Becomes::Missing => missing_command_fault(raised.missing_command(source).as_deref()),
+            ResultingFault::WrongType => Fault::WrongType,
+            ResultingFault::Loading => Fault::Loading,
+            ResultingFault::ReadOnly => Fault::ReadOnly,
+            ResultingFault::OutOfMemory => Fault::OutOfMemory,
+            ResultingFault::Misconf => Fault::Misconf,
+            ResultingFault::Busy => Fault::Busy,
+            ResultingFault::Denied => Fault::Denied(why()),
+            ResultingFault::Unsupported => Fault::Unsupported(why()),
+            ResultingFault::Server => Fault::Server(why()),
+            ResultingFault::Missing => {
+                missing_command_fault(raised.missing_command(source).as_deref())
+            }
         }
     }
 }
@@ -257,7 +259,7 @@ fn missing_command_fault(command: Option<&str>) -> Fault {
         Some(name) => format!("the command {name}"),
         None => "a command".to_owned(),
     };
-    let why = format!("the server does not have {command}, which locks need: {RESTORE}");
+    let why = format!("the server does not have {command}, which locks need: {RESTORE_REMEDY}");
     Fault::Unsupported(why.into())
 }
 
@@ -489,15 +491,15 @@ mod tests {
     }
 
     /// The errors of one row, one for each sign.
-    fn errors(row: &Row) -> Vec<String> {
+    fn errors(row: &RefusalRow) -> Vec<String> {
         let errors_with = |texts: &[&str], before: &str| {
-            let error = |text: &&str| format!("{before}{text} 'x', and more");
-            texts.iter().map(error).collect()
+            let error_text = |text: &&str| format!("{before}{text} 'x', and more");
+            texts.iter().map(error_text).collect()
         };
         match row.sign {
-            Sign::Code(texts) => errors_with(texts, ""),
-            Sign::Text(texts) => errors_with(texts, "ERR "),
-            Sign::Part(texts) => errors_with(texts, "ERR AUTH "),
+            ErrorSign::Code(texts) => errors_with(texts, ""),
+            ErrorSign::Text(texts) => errors_with(texts, "ERR "),
+            ErrorSign::Part(texts) => errors_with(texts, "ERR AUTH "),
         }
     }
 
@@ -511,44 +513,48 @@ mod tests {
         let section = section.split("\n## ").next().unwrap_or_default();
         let page_rows = section.lines().filter(|line| line.starts_with("| "));
         let page_rows: Vec<&str> = page_rows.skip(1).collect();
-        let mut rows = Vec::new();
+        let mut row_texts = Vec::new();
         for row in &ROWS {
             let faults: Vec<Fault> = errors(row)
                 .iter()
                 .map(|error| server_fault(error.as_bytes()))
                 .collect();
-            let first = faults.first().expect("a sign");
+            let first_fault = faults.first().expect("a sign");
             for fault in &faults {
-                assert_eq!(fault.kind(), first.kind(), "{row:?}: {fault}");
+                assert_eq!(fault.kind(), first_fault.kind(), "{row:?}: {fault}");
                 let fault_text = fault.to_string();
                 assert!(
-                    first.passes_by_itself() || fault_text.contains(row.remedy),
+                    first_fault.passes_by_itself() || fault_text.contains(row.remedy),
                     "{row:?}: {fault}"
                 );
             }
-            let (Sign::Code(texts) | Sign::Text(texts) | Sign::Part(texts)) = row.sign;
-            let before = match row.sign {
-                Sign::Code(_) => "",
-                Sign::Text(_) => "ERR ",
-                Sign::Part(_) => "ERR .. ",
+            let (ErrorSign::Code(texts) | ErrorSign::Text(texts) | ErrorSign::Part(texts)) =
+                row.sign;
+            let code_text = match row.sign {
+                ErrorSign::Code(_) => "",
+                ErrorSign::Text(_) => "ERR ",
+                ErrorSign::Part(_) => "ERR .. ",
             };
             let signs: Vec<String> = texts
                 .iter()
-                .map(|sign| format!("`{before}{sign}`"))
+                .map(|sign| format!("`{code_text}{sign}`"))
                 .collect();
-            let waits = if first.passes_by_itself() {
+            let waits_text = if first_fault.passes_by_itself() {
                 "yes"
             } else {
                 "no"
             };
-            let (signs, kind) = (signs.join(", "), first.kind());
-            rows.push(format!("| {signs} | {kind} | {waits} | {} |", row.remedy));
+            let (signs, kind) = (signs.join(", "), first_fault.kind());
+            row_texts.push(format!(
+                "| {signs} | {kind} | {waits_text} | {} |",
+                row.remedy
+            ));
         }
         assert_eq!(
             page_rows,
-            rows,
+            row_texts,
             "docs/refusals.md must show:\n{}",
-            rows.join("\n")
+            row_texts.join("\n")
         );
     }
 

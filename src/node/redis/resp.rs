@@ -130,12 +130,12 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>, Malforme
     };
     match reader.value(MAX_DEPTH) {
         Ok(value) => Ok(Some((value, reader.position))),
-        Err(Stop::Incomplete) => Ok(None),
-        Err(Stop::Malformed) => Err(Malformed),
+        Err(ParseStop::Incomplete) => Ok(None),
+        Err(ParseStop::Malformed) => Err(Malformed),
     }
 }
 
-enum Stop {
+enum ParseStop {
     Incomplete,
     Malformed,
 }
@@ -148,10 +148,10 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn value(&mut self, depth: usize) -> Result<Value<'a>, Stop> {
-        let depth = depth.checked_sub(1).ok_or(Stop::Malformed)?;
+    fn value(&mut self, depth: usize) -> Result<Value<'a>, ParseStop> {
+        let depth = depth.checked_sub(1).ok_or(ParseStop::Malformed)?;
         let line = self.line()?;
-        let (kind, rest) = line.split_first().ok_or(Stop::Malformed)?;
+        let (kind, rest) = line.split_first().ok_or(ParseStop::Malformed)?;
         Ok(match kind {
             b'+' | b',' | b'(' => Value::Simple(rest),
             b'-' => Value::Error(rest),
@@ -164,31 +164,31 @@ impl<'a> Reader<'a> {
             // A verbatim string begins with its format (three characters) and a colon. Drop these four characters.
             b'=' => {
                 let text = self.bulk(rest)?.and_then(|text| text.get(4..));
-                Value::Bulk(text.ok_or(Stop::Malformed)?)
+                Value::Bulk(text.ok_or(ParseStop::Malformed)?)
             }
             b'*' | b'~' => match length(rest)? {
                 Some(count) => Value::Array(self.values(count, depth)?),
                 None => Value::Nil,
             },
             b'%' => {
-                let pairs = length(rest)?.ok_or(Stop::Malformed)?;
+                let pairs = length(rest)?.ok_or(ParseStop::Malformed)?;
                 Value::Array(self.values(2 * pairs, depth)?)
             }
             b'>' => {
-                let count = length(rest)?.ok_or(Stop::Malformed)?;
+                let count = length(rest)?.ok_or(ParseStop::Malformed)?;
                 Value::Push(self.values(count, depth)?)
             }
             // Skip the attributes of the next reply. This library never requests attributes.
             b'|' => {
-                let pairs = length(rest)?.ok_or(Stop::Malformed)?;
+                let pairs = length(rest)?.ok_or(ParseStop::Malformed)?;
                 self.values(2 * pairs, depth)?;
                 return self.value(depth);
             }
-            _ => return Err(Stop::Malformed),
+            _ => return Err(ParseStop::Malformed),
         })
     }
 
-    fn values(&mut self, count: usize, depth: usize) -> Result<Vec<Value<'a>>, Stop> {
+    fn values(&mut self, count: usize, depth: usize) -> Result<Vec<Value<'a>>, ParseStop> {
         // Reserve memory for a few elements only, because the announced elements may never arrive.
         let mut values = Vec::with_capacity(count.min(16));
         for _ in 0..count {
@@ -197,72 +197,75 @@ impl<'a> Reader<'a> {
         Ok(values)
     }
 
-    fn bulk(&mut self, len: &[u8]) -> Result<Option<&'a [u8]>, Stop> {
+    fn bulk(&mut self, len: &[u8]) -> Result<Option<&'a [u8]>, ParseStop> {
         let Some(len) = length(len)? else {
             return Ok(None);
         };
         let end = self.position + len;
-        let text = self.bytes.get(self.position..end).ok_or(Stop::Incomplete)?;
+        let text = self
+            .bytes
+            .get(self.position..end)
+            .ok_or(ParseStop::Incomplete)?;
         match self.bytes.get(end..end + 2) {
             Some(b"\r\n") => {
                 self.position = end + 2;
                 Ok(Some(text))
             }
-            Some(_) => Err(Stop::Malformed),
-            None => Err(Stop::Incomplete),
+            Some(_) => Err(ParseStop::Malformed),
+            None => Err(ParseStop::Incomplete),
         }
     }
 
     /// Reads up to the next line end, and returns the text before it.
-    fn line(&mut self) -> Result<&'a [u8], Stop> {
+    fn line(&mut self) -> Result<&'a [u8], ParseStop> {
         let rest = self.bytes.get(self.position..).unwrap_or_default();
         let searched = &rest[..rest.len().min(self.line_bytes_left)];
         let line = match searched.iter().position(|byte| *byte == b'\n') {
             Some(end) => &rest[..end],
-            None if searched.len() < self.line_bytes_left => return Err(Stop::Incomplete),
-            None => return Err(Stop::Malformed),
+            None if searched.len() < self.line_bytes_left => return Err(ParseStop::Incomplete),
+            None => return Err(ParseStop::Malformed),
         };
         self.line_bytes_left -= line.len() + 1;
         self.position += line.len() + 1;
-        line.strip_suffix(b"\r").ok_or(Stop::Malformed)
+        line.strip_suffix(b"\r").ok_or(ParseStop::Malformed)
     }
 }
 
-fn number(digits: &[u8]) -> Result<i64, Stop> {
+fn number(digits: &[u8]) -> Result<i64, ParseStop> {
     let (negative, digits) = match digits.split_first() {
         Some((b'-', rest)) => (true, rest),
         Some((b'+', rest)) => (false, rest),
         _ => (false, digits),
     };
     if digits.is_empty() {
-        return Err(Stop::Malformed);
+        return Err(ParseStop::Malformed);
     }
     let mut number = 0_i64;
     for digit in digits {
         let digit = digit.wrapping_sub(b'0');
         if digit > 9 {
-            return Err(Stop::Malformed);
+            return Err(ParseStop::Malformed);
         }
         let digit = i64::from(digit);
-        let next = number.checked_mul(10).and_then(|tens| {
+        let next_number = number.checked_mul(10).and_then(|tens| {
             if negative {
                 tens.checked_sub(digit)
             } else {
                 tens.checked_add(digit)
             }
         });
-        number = next.ok_or(Stop::Malformed)?;
+        number = next_number.ok_or(ParseStop::Malformed)?;
     }
     Ok(number)
 }
 
 /// Parses a length. `None` for -1, with which RESP2 marks a null value.
-fn length(digits: &[u8]) -> Result<Option<usize>, Stop> {
+fn length(digits: &[u8]) -> Result<Option<usize>, ParseStop> {
     match number(digits)? {
         -1 => Ok(None),
         len => match usize::try_from(len) {
             Ok(len) if len <= MAX_REPLY_BYTES => Ok(Some(len)),
-            _ => Err(Stop::Malformed),
+            _ => Err(ParseStop::Malformed),
         },
     }
 }

@@ -19,7 +19,7 @@ const MIN_RELEASES: usize = 2;
 
 /// The kind of a request, which decides whether it can be combined: one call contains only requests of the same kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RunKind {
     /// A request that is never combined with others.
     Single,
     /// A release; `has_queue` is true if the lock has a queue.
@@ -30,7 +30,7 @@ pub(super) enum Kind {
 
 /// A request that can be part of a run.
 pub(super) trait Member {
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> RunKind;
 
     /// The lock key; `None` if the request is not about a single lock.
     fn key(&self) -> Option<&[u8]>;
@@ -38,7 +38,7 @@ pub(super) trait Member {
 
 /// A request whose position in the order of sending is final.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Placed<T> {
+pub(super) struct PlacedRequest<T> {
     pub(super) member: T,
     /// How many of the following requests are sent in the same call as this one.
     pub(super) followers: usize,
@@ -46,7 +46,7 @@ pub(super) struct Placed<T> {
 
 /// Requests of one kind, for different locks, that can be sent in one call.
 struct RequestRun<T> {
-    kind: Kind,
+    kind: RunKind,
     members: Vec<T>,
     /// A Bloom filter of the lock keys in the run: each key sets one bit. A key whose bit is not set is not in the run.
     key_bits: u64,
@@ -55,7 +55,7 @@ struct RequestRun<T> {
 impl<T: Member> RequestRun<T> {
     fn new() -> Self {
         Self {
-            kind: Kind::Single,
+            kind: RunKind::Single,
             members: Vec::new(),
             key_bits: 0,
         }
@@ -66,11 +66,11 @@ impl<T: Member> RequestRun<T> {
             && self.members.iter().any(|member| member.key() == Some(key))
     }
 
-    fn accepts(&self, kind: Kind) -> bool {
+    fn accepts(&self, kind: RunKind) -> bool {
         self.members.is_empty() || self.kind == kind
     }
 
-    fn push(&mut self, kind: Kind, key_bit: u64, member: T) {
+    fn push(&mut self, kind: RunKind, key_bit: u64, member: T) {
         self.kind = kind;
         self.key_bits |= key_bit;
         self.members.push(member);
@@ -78,7 +78,7 @@ impl<T: Member> RequestRun<T> {
 
     /// Ends the run: appends its requests to `into`. They are sent in one call if the run has at least `min_count`
     /// requests, and otherwise one by one.
-    fn close(&mut self, min_count: usize, into: &mut Vec<Placed<T>>) {
+    fn close(&mut self, min_count: usize, into: &mut Vec<PlacedRequest<T>>) {
         self.key_bits = 0;
         let count = self.members.len();
         let is_combined = count >= min_count;
@@ -89,7 +89,7 @@ impl<T: Member> RequestRun<T> {
             } else {
                 0
             };
-            Placed { member, followers }
+            PlacedRequest { member, followers }
         }));
     }
 }
@@ -103,7 +103,7 @@ fn key_bit(key: &[u8]) -> u64 {
 }
 
 /// Arranges queued requests into one run of releases and one run of acquires.
-pub(super) struct Runs<T> {
+pub(super) struct RequestRuns<T> {
     releases: RequestRun<T>,
     acquires: RequestRun<T>,
     /// Whether one of the `acquires` was queued after a release of the same lock. If so, `releases` must be sent before
@@ -113,7 +113,7 @@ pub(super) struct Runs<T> {
     min_acquires: usize,
 }
 
-impl<T: Member> Runs<T> {
+impl<T: Member> RequestRuns<T> {
     pub(super) fn new(min_acquires: usize) -> Self {
         Self {
             releases: RequestRun::new(),
@@ -124,10 +124,10 @@ impl<T: Member> Runs<T> {
     }
 
     /// Adds the next request, and appends to `into` all requests whose positions have become final.
-    pub(super) fn add(&mut self, member: T, into: &mut Vec<Placed<T>>) {
+    pub(super) fn add(&mut self, member: T, into: &mut Vec<PlacedRequest<T>>) {
         let Some(key) = member.key() else {
             self.close(into);
-            into.push(Placed {
+            into.push(PlacedRequest {
                 member,
                 followers: 0,
             });
@@ -136,16 +136,16 @@ impl<T: Member> Runs<T> {
         let (kind, key_bit) = (member.kind(), key_bit(key));
         let (released, acquired) = (self.releases.has_key(key), self.acquires.has_key(key));
         match kind {
-            Kind::Single => {
+            RunKind::Single => {
                 if released || acquired {
                     self.close(into);
                 }
-                into.push(Placed {
+                into.push(PlacedRequest {
                     member,
                     followers: 0,
                 });
             }
-            Kind::Release { .. } => {
+            RunKind::Release { .. } => {
                 if acquired {
                     self.close(into);
                 } else if released || !self.releases.accepts(kind) {
@@ -156,7 +156,7 @@ impl<T: Member> Runs<T> {
                     self.close_releases(into);
                 }
             }
-            Kind::Acquire { .. } => {
+            RunKind::Acquire { .. } => {
                 if acquired || !self.acquires.accepts(kind) {
                     self.close_acquires(into);
                 }
@@ -170,17 +170,17 @@ impl<T: Member> Runs<T> {
     }
 
     /// Ends both runs: appends all requests in them to `into`, in the order in which they are to be sent.
-    pub(super) fn close(&mut self, into: &mut Vec<Placed<T>>) {
+    pub(super) fn close(&mut self, into: &mut Vec<PlacedRequest<T>>) {
         self.close_releases(into);
         self.close_acquires(into);
     }
 
-    fn close_releases(&mut self, into: &mut Vec<Placed<T>>) {
+    fn close_releases(&mut self, into: &mut Vec<PlacedRequest<T>>) {
         self.acquires_follow_releases = false;
         self.releases.close(MIN_RELEASES, into);
     }
 
-    fn close_acquires(&mut self, into: &mut Vec<Placed<T>>) {
+    fn close_acquires(&mut self, into: &mut Vec<PlacedRequest<T>>) {
         if self.acquires_follow_releases {
             self.close_releases(into);
         }
@@ -199,12 +199,12 @@ mod tests {
     #[derive(Clone, Debug, PartialEq, Eq)]
     struct TestRequest {
         number: usize,
-        kind: Kind,
+        kind: RunKind,
         key: Option<Vec<u8>>,
     }
 
     impl Member for TestRequest {
-        fn kind(&self) -> Kind {
+        fn kind(&self) -> RunKind {
             self.kind
         }
 
@@ -213,20 +213,20 @@ mod tests {
         }
     }
 
-    fn kind(letter: char) -> Kind {
+    fn kind(letter: char) -> RunKind {
         let ttl = Duration::from_secs(1);
         match letter {
-            'r' => Kind::Release { has_queue: true },
-            'R' => Kind::Release { has_queue: false },
-            'a' => Kind::Acquire {
+            'r' => RunKind::Release { has_queue: true },
+            'R' => RunKind::Release { has_queue: false },
+            'a' => RunKind::Acquire {
                 has_queue: true,
                 ttl,
             },
-            'A' => Kind::Acquire {
+            'A' => RunKind::Acquire {
                 has_queue: true,
                 ttl: 2 * ttl,
             },
-            _ => Kind::Single,
+            _ => RunKind::Single,
         }
     }
 
@@ -245,8 +245,8 @@ mod tests {
         }
     }
 
-    fn arranged(requests: impl Iterator<Item = TestRequest>) -> Vec<Placed<TestRequest>> {
-        let (mut runs, mut placed) = (Runs::new(3), Vec::new());
+    fn arranged(requests: impl Iterator<Item = TestRequest>) -> Vec<PlacedRequest<TestRequest>> {
+        let (mut runs, mut placed) = (RequestRuns::new(3), Vec::new());
         for request in requests {
             runs.add(request, &mut placed);
         }
@@ -349,9 +349,9 @@ mod tests {
                     prop_assert!(!may_conflict || first.number < second.number, "{first:?} {second:?}");
                 }
                 let run = &placed[index..=index + first.followers];
-                for placed_member in run {
-                    prop_assert_eq!(placed_member.member.kind, first.member.kind);
-                    let same_key = run.iter().filter(|other| other.member.key == placed_member.member.key);
+                for other_member in run {
+                    prop_assert_eq!(other_member.member.kind, first.member.kind);
+                    let same_key = run.iter().filter(|other| other.member.key == other_member.member.key);
                     prop_assert!(same_key.count() == 1 || first.followers == 0);
                 }
             }

@@ -38,10 +38,10 @@ use crate::node::right::Purpose::{
 use crate::node::{Claim, Fairness, Request, Shape};
 
 /// All properties of one script.
-pub(super) struct Row {
+pub(super) struct ScriptRow {
     /// The Lua source as it is in the file. The shared parts and the names of keys are inserted into it later.
     pub(super) source: &'static str,
-    pub(super) set: Set,
+    pub(super) set: ScriptSet,
     /// Whether the script checks the generation marker first. True for scripts whose reply is a vote, and for
     /// [`Script::Write`], which writes the value that is stored under a lock.
     pub(super) checks_marker: bool,
@@ -52,14 +52,14 @@ pub(super) struct Row {
         allow(dead_code, reason = "only tests of access rights read this field")
     )]
     pub(super) purposes: &'static [Purpose],
-    pub(super) keys: Keys,
-    pub(super) args: Args,
+    pub(super) keys: ScriptKeys,
+    pub(super) args: ScriptArgs,
 }
 
-/// A set of scripts that are loaded together. Every handshake loads [`Set::Plain`]. The other sets are loaded when a
-/// request first needs them.
+/// A set of scripts that are loaded together. Every handshake loads [`ScriptSet::Plain`]. The other sets are loaded
+/// when a request first needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Set {
+pub(super) enum ScriptSet {
     /// The scripts for locks on one key, and for reading the state of any lock.
     Plain,
     /// The scripts for locks on several keys, for readers-writer locks, and for locks that one owner can hold several
@@ -82,14 +82,14 @@ pub(super) enum Set {
     not(test),
     allow(dead_code, reason = "only tests read the names of the keys")
 )]
-pub(super) enum Keys {
+pub(super) enum ScriptKeys {
     One(&'static str),
     /// Any number of keys. The string is the common name of these keys.
     Many(&'static str),
 }
 
 /// The arguments of a script (ARGV), named as in the comment at the beginning of its Lua source.
-pub(super) struct Args {
+pub(super) struct ScriptArgs {
     /// The arguments at the beginning. A call has each of them once, for all keys together.
     pub(super) first: &'static [&'static str],
     /// The arguments that follow. They are repeated for each key, or any number of times if the script has one key.
@@ -114,102 +114,106 @@ macro_rules! scripts {
             pub const ALL: [Self; ROWS.len()] = [$(Self::$script),*];
         }
 
-        static ROWS: [Row; [$(stringify!($script)),*].len()] = [$($row),*];
+        static ROWS: [ScriptRow; [$(stringify!($script)),*].len()] = [$($row),*];
     };
 }
 
 scripts! {
     /// Takes a free lock, with a fencing token.
-    Acquire: Row {
+    Acquire: ScriptRow {
         source: include_str!("../../scripts/acquire.lua"),
-        set: Set::Plain,
+        set: ScriptSet::Plain,
         checks_marker: true,
         purposes: &[Locking, Fencing],
-        keys: Keys::One("lock"),
-        args: Args { first: &["value", "ttl ms", "proposed counter in microseconds"], each: &[], last: &[] },
+        keys: ScriptKeys::One("lock"),
+        args: ScriptArgs { first: &["value", "ttl ms", "proposed counter in microseconds"], each: &[], last: &[] },
     },
 
     /// Sets the fencing counter to the fencing token of a granted plain lock.
-    Confirm: Row {
+    Confirm: ScriptRow {
         source: include_str!("../../scripts/confirm.lua"),
-        set: Set::Plain,
+        set: ScriptSet::Plain,
         checks_marker: true,
         purposes: &[Locking, Fencing],
-        keys: Keys::One("lock"),
-        args: Args { first: &["value", "token"], each: &[], last: &[] },
+        keys: ScriptKeys::One("lock"),
+        args: ScriptArgs { first: &["value", "token"], each: &[], last: &[] },
     },
 
     /// Deletes a lock if the caller still holds it.
-    Release: Row {
+    Release: ScriptRow {
         source: include_str!("../../scripts/release.lua"),
-        set: Set::Plain,
+        set: ScriptSet::Plain,
         checks_marker: false,
         purposes: &[Locking, Notes],
-        keys: Keys::One("lock"),
-        args: Args { first: &["value"], each: &[], last: &["note"] },
+        keys: ScriptKeys::One("lock"),
+        args: ScriptArgs { first: &["value"], each: &[], last: &["note"] },
     },
 
     /// Extends several locks, each on one key.
-    Extend: Row {
+    Extend: ScriptRow {
         source: include_str!("../../scripts/extend.lua"),
-        set: Set::Plain,
+        set: ScriptSet::Plain,
         checks_marker: true,
         purposes: &[Locking, Notes],
-        keys: Keys::Many("locks"),
-        args: Args { first: &[], each: &["value", "ttl ms"], last: &[] },
+        keys: ScriptKeys::Many("locks"),
+        args: ScriptArgs { first: &[], each: &["value", "ttl ms"], last: &[] },
     },
 
     /// Reads the state of a lock.
-    Status: Row {
+    Status: ScriptRow {
         source: include_str!("../../scripts/status.lua"),
-        set: Set::Plain,
+        set: ScriptSet::Plain,
         checks_marker: false,
         purposes: &[Operating],
-        keys: Keys::One("lock"),
-        args: Args { first: &[], each: &[], last: &["queue"] },
+        keys: ScriptKeys::One("lock"),
+        args: ScriptArgs { first: &[], each: &[], last: &["queue"] },
     },
 
     /// Adds locks to the break record of their key, and deletes the lock key if one of these locks holds it.
-    Break: Row {
+    Break: ScriptRow {
         source: include_str!("../../scripts/break.lua"),
-        set: Set::Plain,
+        set: ScriptSet::Plain,
         checks_marker: false,
         purposes: &[Operating, WakeUps],
-        keys: Keys::One("lock"),
-        args: Args { first: &["queue", "1 to delete"], each: &["value", "record"], last: &[] },
+        keys: ScriptKeys::One("lock"),
+        args: ScriptArgs { first: &["queue", "1 to delete"], each: &["value", "record"], last: &[] },
     },
 
     /// Takes a free lock if no other waiter is ahead in its queue. Otherwise the caller joins the queue, if the request
     /// contains a ticket (the caller's place in the queue).
-    AcquireFair: Row {
+    AcquireFair: ScriptRow {
         source: include_str!("../../scripts/acquire_fair.lua"),
-        set: Set::Plain,
+        set: ScriptSet::Plain,
         checks_marker: true,
         purposes: &[Locking, Fencing, Order, Notes],
-        keys: Keys::One("lock"),
-        args: Args { first: &["value", "ttl ms", "proposed counter in microseconds"], each: &[], last: &["id", "ticket", "heartbeat ms"] },
+        keys: ScriptKeys::One("lock"),
+        args: ScriptArgs {
+            first: &["value", "ttl ms", "proposed counter in microseconds"],
+            each: &[],
+            last: &["id", "ticket", "heartbeat ms"],
+        },
     },
 
     /// Deletes a lock if the caller still holds it, and wakes the next waiter. Also removes the caller from the queue,
     /// unless the caller continues to wait.
-    ReleaseFair: Row {
+    ReleaseFair: ScriptRow {
         source: include_str!("../../scripts/release_fair.lua"),
-        set: Set::Plain,
+        set: ScriptSet::Plain,
         checks_marker: false,
         purposes: &[Locking, Order, WakeUps, Notes],
-        keys: Keys::One("lock"),
-        args: Args { first: &["value"], each: &[], last: &["id", "leave", "note"] },
+        keys: ScriptKeys::One("lock"),
+        args: ScriptArgs { first: &["value"], each: &[], last: &["id", "leave", "note"] },
     },
 
     /// Takes all keys of a group, or none. A group is the set of keys of a lock on several resources, of a
     /// readers-writer lock, or of a lock that one owner can hold several times.
-    Claim: Row {
+    Claim: ScriptRow {
         source: include_str!("../../scripts/claim.lua"),
-        set: Set::Groups,
+        set: ScriptSet::Groups,
         checks_marker: true,
         purposes: &[Locking, Fencing, Order, Groups, WakeUps, Notes],
-        keys: Keys::Many("lock keys"),
-        args: Args {
+        keys: ScriptKeys::Many("lock keys"),
+        args: ScriptArgs {
             first: &["value", "ttl ms", "proposed counter in microseconds", "value of the lock to replace", "id", "ticket", "heartbeat ms"],
             each: &["marker"],
             last: &[],
@@ -217,65 +221,65 @@ scripts! {
     },
 
     /// Sets the fencing counters to the fencing token of a granted group.
-    ConfirmGroup: Row {
+    ConfirmGroup: ScriptRow {
         source: include_str!("../../scripts/confirm_group.lua"),
-        set: Set::Groups,
+        set: ScriptSet::Groups,
         checks_marker: true,
         purposes: &[Locking, Fencing, Groups],
-        keys: Keys::Many("lock keys"),
-        args: Args { first: &["value", "number"], each: &["marker"], last: &[] },
+        keys: ScriptKeys::Many("lock keys"),
+        args: ScriptArgs { first: &["value", "number"], each: &["marker"], last: &[] },
     },
 
     /// Releases a group, and wakes the next waiters. Also removes the caller from the queues, unless the caller
     /// continues to wait.
-    Unclaim: Row {
+    Unclaim: ScriptRow {
         source: include_str!("../../scripts/unclaim.lua"),
-        set: Set::Groups,
+        set: ScriptSet::Groups,
         checks_marker: false,
         purposes: &[Locking, Order, Groups, WakeUps, Notes],
-        keys: Keys::Many("lock keys"),
-        args: Args { first: &["value", "id", "leave"], each: &["marker"], last: &[] },
+        keys: ScriptKeys::Many("lock keys"),
+        args: ScriptArgs { first: &["value", "id", "leave"], each: &["marker"], last: &[] },
     },
 
     /// Extends locks of which at least one is a group: a lock on several keys, or on one key that readers or the holds
     /// of an owner can share.
-    Keep: Row {
+    Keep: ScriptRow {
         source: include_str!("../../scripts/keep.lua"),
-        set: Set::Groups,
+        set: ScriptSet::Groups,
         checks_marker: true,
         purposes: &[Locking, Fencing, Groups],
-        keys: Keys::Many("lock keys"),
-        args: Args { first: &[], each: &["value", "ttl ms", "marker", "number"], last: &[] },
+        keys: ScriptKeys::Many("lock keys"),
+        args: ScriptArgs { first: &[], each: &["value", "ttl ms", "marker", "number"], last: &[] },
     },
 
     /// Reads the value that is stored under a lock.
-    Read: Row {
+    Read: ScriptRow {
         source: include_str!("../../scripts/read.lua"),
-        set: Set::Values,
+        set: ScriptSet::Values,
         checks_marker: false,
         purposes: &[Values],
-        keys: Keys::One("lock"),
-        args: Args { first: &["value", "token"], each: &[], last: &[] },
+        keys: ScriptKeys::One("lock"),
+        args: ScriptArgs { first: &["value", "token"], each: &[], last: &[] },
     },
 
     /// Writes the value that is stored under a lock.
-    Write: Row {
+    Write: ScriptRow {
         source: include_str!("../../scripts/write.lua"),
-        set: Set::Values,
+        set: ScriptSet::Values,
         checks_marker: true,
         purposes: &[Values],
-        keys: Keys::One("lock"),
-        args: Args { first: &["token", "run"], each: &[], last: &["bytes"] },
+        keys: ScriptKeys::One("lock"),
+        args: ScriptArgs { first: &["token", "run"], each: &[], last: &["bytes"] },
     },
 
     /// Takes a slot of a semaphore.
-    Permit: Row {
+    Permit: ScriptRow {
         source: include_str!("../../scripts/permit.lua"),
-        set: Set::Semaphores,
+        set: ScriptSet::Semaphores,
         checks_marker: true,
         purposes: &[Locking, Fencing, Order, Semaphores],
-        keys: Keys::One("the key that a lock with the semaphore's name would have"),
-        args: Args {
+        keys: ScriptKeys::One("the key that a lock with the semaphore's name would have"),
+        args: ScriptArgs {
             first: &["value", "ttl ms", "proposed counter in microseconds", "slot", "number of slots"],
             each: &[],
             last: &["id", "ticket", "heartbeat ms"],
@@ -284,63 +288,67 @@ scripts! {
 
     /// Releases a slot of a semaphore, and wakes the next waiter. Also removes the caller from the queue, unless the
     /// caller continues to wait.
-    ReleasePermit: Row {
+    ReleasePermit: ScriptRow {
         source: include_str!("../../scripts/release_permit.lua"),
-        set: Set::Semaphores,
+        set: ScriptSet::Semaphores,
         checks_marker: false,
         purposes: &[Locking, Order, WakeUps, Notes],
-        keys: Keys::One("the key that a lock with the semaphore's name would have"),
-        args: Args { first: &["value", "slot"], each: &[], last: &["id", "leave", "note"] },
+        keys: ScriptKeys::One("the key that a lock with the semaphore's name would have"),
+        args: ScriptArgs { first: &["value", "slot"], each: &[], last: &["id", "leave", "note"] },
     },
 
     /// Writes the notes of the holders of several locks.
-    Note: Row {
+    Note: ScriptRow {
         source: include_str!("../../scripts/note.lua"),
-        set: Set::Notes,
+        set: ScriptSet::Notes,
         checks_marker: false,
         purposes: &[Notes, Elections, Groups, Fencing],
-        keys: Keys::Many("locks"),
-        args: Args { first: &[], each: &["value", "note", "announce"], last: &[] },
+        keys: ScriptKeys::Many("locks"),
+        args: ScriptArgs { first: &[], each: &["value", "note", "announce"], last: &[] },
     },
 
     /// Takes a free lock without a fencing token, after checking the generation marker.
-    Classic: Row {
+    Classic: ScriptRow {
         source: include_str!("../../scripts/classic.lua"),
-        set: Set::Classic,
+        set: ScriptSet::Classic,
         checks_marker: true,
         purposes: &[Locking],
-        keys: Keys::One("lock"),
-        args: Args { first: &["value", "ttl ms"], each: &[], last: &[] },
+        keys: ScriptKeys::One("lock"),
+        args: ScriptArgs { first: &["value", "ttl ms"], each: &[], last: &[] },
     },
 
     /// Takes several free locks in one call, each independently of the others.
-    AcquireMany: Row {
+    AcquireMany: ScriptRow {
         source: include_str!("../../scripts/acquire_many.lua"),
-        set: Set::Many,
+        set: ScriptSet::Many,
         checks_marker: true,
         purposes: &[Locking, Fencing, Order, Notes, Crowds],
-        keys: Keys::Many("locks"),
-        args: Args { first: &["ttl ms", "queues"], each: &["value", "proposed counter in microseconds"], last: &[] },
+        keys: ScriptKeys::Many("locks"),
+        args: ScriptArgs {
+            first: &["ttl ms", "queues"],
+            each: &["value", "proposed counter in microseconds"],
+            last: &[],
+        },
     },
 
     /// Releases several locks in one call, each independently of the others.
-    ReleaseMany: Row {
+    ReleaseMany: ScriptRow {
         source: include_str!("../../scripts/release_many.lua"),
-        set: Set::Many,
+        set: ScriptSet::Many,
         checks_marker: false,
         purposes: &[Locking, Order, WakeUps, Crowds],
-        keys: Keys::Many("locks"),
-        args: Args { first: &[], each: &["value"], last: &["queues"] },
+        keys: ScriptKeys::Many("locks"),
+        args: ScriptArgs { first: &[], each: &["value"], last: &["queues"] },
     },
 
     /// Raises the age record of the server, and restores a lost generation marker.
-    Age: Row {
+    Age: ScriptRow {
         source: include_str!("../../scripts/age.lua"),
-        set: Set::Age,
+        set: ScriptSet::Age,
         checks_marker: false,
         purposes: &[Masters],
-        keys: Keys::Many("none"),
-        args: Args { first: &["run id", "life", "age ms", "new life", "marker"], each: &[], last: &[] },
+        keys: ScriptKeys::Many("none"),
+        args: ScriptArgs { first: &["run id", "life", "age ms", "new life", "marker"], each: &[], last: &[] },
     },
 }
 
@@ -351,17 +359,17 @@ pub(super) struct OperatorRow {
     /// The purposes of the Redis commands that the script calls. To run the script, the operator's Redis user needs the
     /// rights for all these purposes.
     pub(super) purposes: &'static [Purpose],
-    keys: Keys,
-    args: Args,
+    keys: ScriptKeys,
+    args: ScriptArgs,
 }
 
 /// Raises the generation marker.
-pub(super) static RAISE: OperatorRow = OperatorRow {
+pub(super) static RAISE_MARKER: OperatorRow = OperatorRow {
     source: include_str!("../../scripts/masters/raise.lua"),
     // `KEYS[1]` is no lock key here. But the tests of `needs.rs` treat it as one, and so require `Locking`.
     purposes: &[Changing, Locking],
-    keys: Keys::One("the generation marker"),
-    args: Args {
+    keys: ScriptKeys::One("the generation marker"),
+    args: ScriptArgs {
         first: &[
             "the marker's number",
             "the fingerprint of the masters",
@@ -373,11 +381,11 @@ pub(super) static RAISE: OperatorRow = OperatorRow {
 };
 
 /// Raises the fencing counters on a new master to the numbers of the same counters on the old masters.
-pub(super) static CARRY: OperatorRow = OperatorRow {
+pub(super) static CARRY_COUNTERS: OperatorRow = OperatorRow {
     source: include_str!("../../scripts/masters/carry.lua"),
     purposes: &[Changing, Locking, Fencing],
-    keys: Keys::Many("counters"),
-    args: Args {
+    keys: ScriptKeys::Many("counters"),
+    args: ScriptArgs {
         first: &["the minimum expiry of a counter in ms"],
         each: &["the number for each counter"],
         last: &[],
@@ -386,7 +394,7 @@ pub(super) static CARRY: OperatorRow = OperatorRow {
 
 #[allow(unreachable_pub, reason = "public if the feature `testing` is on")]
 impl Script {
-    pub(super) fn row(self) -> &'static Row {
+    pub(super) fn row(self) -> &'static ScriptRow {
         &ROWS[self as usize]
     }
 
@@ -425,17 +433,17 @@ impl Script {
 
     /// Whether the script accepts `keys` keys and `args` arguments.
     pub fn accepts(self, keys: usize, args: usize) -> bool {
-        let Row {
+        let ScriptRow {
             keys: script_keys,
-            args: Args { first, each, last },
+            args: ScriptArgs { first, each, last },
             ..
         } = self.row();
         let repetitions = match script_keys {
-            Keys::One(_) if !each.is_empty() => args.saturating_sub(first.len()) / each.len(),
-            Keys::One(_) | Keys::Many(_) => keys,
+            ScriptKeys::One(_) if !each.is_empty() => args.saturating_sub(first.len()) / each.len(),
+            ScriptKeys::One(_) | ScriptKeys::Many(_) => keys,
         };
         let min_args = first.len() + repetitions * each.len();
-        let fits_keys = keys == 1 || matches!(script_keys, Keys::Many(_));
+        let fits_keys = keys == 1 || matches!(script_keys, ScriptKeys::Many(_));
         fits_keys && (min_args..=min_args + last.len()).contains(&args)
     }
 }
@@ -471,7 +479,7 @@ impl Script {
     }
 }
 
-impl Set {
+impl ScriptSet {
     pub(super) const ALL: [Self; 8] = [
         Self::Plain,
         Self::Groups,

@@ -10,7 +10,7 @@ use super::lookup::Lookup;
 use crate::node::Dial;
 use crate::node::Subscriber;
 use crate::node::actor::mailbox::Mailbox;
-use crate::node::actor::markers::Markers;
+use crate::node::actor::markers::GenerationMarkers;
 use crate::node::actor::trust::{Roster, RunHistory};
 use crate::protocol::age::Watch;
 use crate::protocol::instant::Instant;
@@ -32,7 +32,7 @@ pub(crate) struct NodeOptions {
     /// fingerprint (hash) of the names in `masters` and another one of those in `next_masters`.
     pub(crate) configuration: Configuration,
     /// The generation markers that this client last saw on the masters.
-    pub(crate) markers: Markers,
+    pub(crate) markers: GenerationMarkers,
     /// Records which server each address leads to. If two addresses lead to the same server, the second one is refused.
     pub(crate) roster: Arc<Roster>,
     /// Opens simulated streams; `None` to use TCP connections.

@@ -196,7 +196,7 @@ impl RecordCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::memory::items::{Id, Kind};
+    use crate::node::memory::items::{ItemId, ItemKind};
     use crate::node::store::codec::Clock;
 
     fn name(number: usize) -> Name {
@@ -206,7 +206,7 @@ mod tests {
     /// The content of a record that contains only one lock key. The lock key expires at `until`.
     fn lease(until: u64) -> Vec<StoredItem> {
         let item = Item {
-            id: Id::new(Kind::Text, b"nightly", b""),
+            id: ItemId::new(ItemKind::Text, b"nightly", b""),
             value: b"x".to_vec(),
             until: Some(until),
         };
@@ -359,7 +359,7 @@ mod tests {
     #[test]
     fn record_of_one_observer_is_obsolete_when_the_observer_expires() {
         let item = Item {
-            id: Id::new(Kind::Watcher, b"boss", b"0123456789abcdef"),
+            id: ItemId::new(ItemKind::Watcher, b"boss", b"0123456789abcdef"),
             value: Vec::new(),
             until: Some(1_000),
         };

@@ -11,7 +11,7 @@
 use super::age::{self, Reading, Sighting};
 use super::micros::LATEST;
 use super::names::Name;
-use crate::node::memory::items::{Id, Item, Kind};
+use crate::node::memory::items::{Item, ItemId, ItemKind};
 
 /// The first byte of every encoded record: the version of the format.
 const FORMAT: u8 = 1;
@@ -53,9 +53,9 @@ pub(super) enum Since {
 impl PromisedLease {
     /// Whether `item` stores this lease. The item is the lock key, or this hold's entry in the list of holds.
     fn is_stored_in(&self, item: &Item) -> bool {
-        let Id { kind, key, member } = &item.id;
+        let ItemId { kind, key, member } = &item.id;
         let is_on_key = **key == *self.key;
-        is_on_key && (*kind == Kind::Text || *kind == Kind::Hold && **member == self.value)
+        is_on_key && (*kind == ItemKind::Text || *kind == ItemKind::Hold && **member == self.value)
     }
 }
 
@@ -115,10 +115,10 @@ fn reader_lifetime(lifetime: u64) -> u64 {
 
 /// Masters keep the expiry of a queue, of a place in a queue, and of a hold in milliseconds. For these, rounds `until`
 /// up to a multiple of 1 ms. Returns other expiries unchanged. `until` is in microseconds.
-fn round_to_ms(kind: Kind, until: u64) -> u64 {
+fn round_to_ms(kind: ItemKind, until: u64) -> u64 {
     match kind {
-        Kind::Text | Kind::Foreign | Kind::Watcher => until,
-        Kind::Queue | Kind::Place | Kind::Hold => until.div_ceil(1000) * 1000,
+        ItemKind::Text | ItemKind::Foreign | ItemKind::Watcher => until,
+        ItemKind::Queue | ItemKind::Place | ItemKind::Hold => until.div_ceil(1000) * 1000,
     }
 }
 
@@ -140,13 +140,13 @@ impl StoredItem {
         while !rest.is_empty() {
             let mut stored = Self::read_item(&mut rest)?;
             if let Expiry::For { lifetime, .. } = stored.expiry {
-                let known = known_items.iter().find(|known| {
+                let known_item = known_items.iter().find(|known| {
                     known.item.id == stored.item.id
                         && known.item.value == stored.item.value
                         && known.expiry == stored.expiry
                 });
-                stored.is_certain = known.is_some_and(|known| known.is_certain);
-                let until = known.and_then(|known| known.item.until);
+                stored.is_certain = known_item.is_some_and(|known| known.is_certain);
+                let until = known_item.and_then(|known| known.item.until);
                 let from_now =
                     || round_to_ms(stored.item.id.kind, at.now + reader_lifetime(lifetime));
                 let until = until.unwrap_or_else(from_now);
@@ -210,7 +210,7 @@ impl StoredItem {
             Expiry::Until(until) => Some(until),
             Expiry::Always | Expiry::For { .. } => None,
         };
-        let id = Id::new(kind_of(kind)?, &key, &member);
+        let id = ItemId::new(kind_of(kind)?, &key, &member);
         let item = Item { id, value, until };
         let is_certain = !matches!(expiry, Expiry::For { .. });
         Some(Self {
@@ -256,7 +256,9 @@ impl StoredItem {
 
     /// Whether this item is the unexpired entry of the hold that has the lease `promised`.
     fn is_hold_of(&self, promised: &PromisedLease, now: u64) -> bool {
-        self.item.id.kind == Kind::Hold && promised.is_stored_in(&self.item) && self.item.lives(now)
+        self.item.id.kind == ItemKind::Hold
+            && promised.is_stored_in(&self.item)
+            && self.item.lives(now)
     }
 
     /// Returns this item with an expiry that is late enough for the lease `last`: no client considers the item expired
@@ -352,14 +354,14 @@ fn read_bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
     Some(bytes.to_vec())
 }
 
-fn kind_of(byte: u8) -> Option<Kind> {
+fn kind_of(byte: u8) -> Option<ItemKind> {
     let kinds = [
-        Kind::Text,
-        Kind::Foreign,
-        Kind::Queue,
-        Kind::Place,
-        Kind::Hold,
-        Kind::Watcher,
+        ItemKind::Text,
+        ItemKind::Foreign,
+        ItemKind::Queue,
+        ItemKind::Place,
+        ItemKind::Hold,
+        ItemKind::Watcher,
     ];
     kinds.into_iter().find(|kind| *kind as u8 == byte)
 }
@@ -372,7 +374,7 @@ mod tests {
 
     fn lease_item(until: u64) -> Item {
         Item {
-            id: Id::new(Kind::Text, b"r0", b""),
+            id: ItemId::new(ItemKind::Text, b"r0", b""),
             value: VALUE.to_vec(),
             until: Some(until),
         }
@@ -390,13 +392,17 @@ mod tests {
     #[test]
     fn record_with_a_time_beyond_the_maximum_is_not_decoded() {
         for (expiry_code, time) in [(1, 1 << 60), (2, 1 << 60), (1, u64::MAX), (2, u64::MAX)] {
-            let mut state = vec![FORMAT, Kind::Text as u8];
+            let mut state = vec![FORMAT, ItemKind::Text as u8];
             state.extend([0; 12]);
             state.push(expiry_code);
             state.extend(if expiry_code == 2 { &[7; 8][..] } else { &[] });
             state.extend(u64::to_be_bytes(time));
-            let read = StoredItem::read(&state, &[], LATEST);
-            assert_eq!(read.is_some(), time < u64::MAX, "{expiry_code} {time}");
+            let read_items = StoredItem::read(&state, &[], LATEST);
+            assert_eq!(
+                read_items.is_some(),
+                time < u64::MAX,
+                "{expiry_code} {time}"
+            );
         }
     }
 
@@ -446,7 +452,7 @@ mod tests {
     #[test]
     fn extension_of_a_record_written_by_another_client_stores_a_new_write_stamp() {
         let (stamp, lifetime) = (7, 500_000);
-        let written = StoredItem::new(
+        let written_item = StoredItem::new(
             lease_item(lifetime),
             0,
             Clock::Own {
@@ -454,7 +460,7 @@ mod tests {
                 reading: None,
             },
         );
-        let state = StoredItem::write(&[written]);
+        let state = StoredItem::write(&[written_item]);
         let now = 400_000;
         let first_read = StoredItem::read(&state, &[], now).expect("the record must be decoded");
         assert!(

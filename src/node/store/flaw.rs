@@ -29,7 +29,7 @@ pub enum StoreFlaw {
 
 /// Every program with this module contains this text, so that a test can search for it in a program.
 #[used]
-static MARK: [u8; 19] = *b"quorate-seeded-bugs";
+static SEEDED_BUGS_MARK: [u8; 19] = *b"quorate-seeded-bugs";
 
 thread_local! {
     static FLAW: Cell<Option<StoreFlaw>> = const { Cell::new(None) };

@@ -12,7 +12,7 @@ use super::names::{self, Name};
 use super::time::StoreTime;
 use super::wait_lock;
 use crate::node::actor::mailbox::Queued;
-use crate::node::memory::items::{Id, Item, Kind};
+use crate::node::memory::items::{Item, ItemId, ItemKind};
 use crate::node::memory::{Dates, Master};
 use crate::node::{Answer, Claim, Fault, Request, ServerRun};
 use crate::protocol::fencing::COUNTER_TTL_US;
@@ -120,10 +120,10 @@ impl Job {
         };
         // If the request shares records with several jobs, merge them into the first of these jobs. All other jobs keep
         // their order.
-        let mut rest = jobs.split_off(first + 1);
+        let mut later_jobs = jobs.split_off(first + 1);
         let merged = &mut jobs[first];
         merged.names.extend(names.iter().cloned());
-        rest.retain_mut(|job| {
+        later_jobs.retain_mut(|job| {
             let shares_record = job.names.iter().any(|name| names.contains(name));
             if shares_record {
                 merged.names.append(&mut job.names);
@@ -134,7 +134,7 @@ impl Job {
         merged.names.sort_unstable();
         merged.names.dedup();
         merged.requests.extend(requests);
-        jobs.append(&mut rest);
+        jobs.append(&mut later_jobs);
     }
 
     /// Decides all requests of the job, based on the cached state of its records.
@@ -154,11 +154,11 @@ impl Job {
             let mut item = stored.item.clone();
             match item.id.kind {
                 // Keep an expired fencing counter for another day if it is still needed by the date that `dates` shows.
-                Kind::Text if !item.lives(now) && is_needed_counter(dates, &item) => {
+                ItemKind::Text if !item.lives(now) && is_needed_counter(dates, &item) => {
                     item.until = Some(now + COUNTER_TTL_US);
                     master.put(item);
                 }
-                Kind::Watcher => watchers.push(item),
+                ItemKind::Watcher => watchers.push(item),
                 _ => master.put(item),
             }
         }
@@ -188,7 +188,7 @@ impl Job {
         (cache, wakes): (&RecordCache, Vec<Wake>),
     ) -> Decision {
         let mut changes = Vec::new();
-        let mut after = Vec::new();
+        let mut items_after = Vec::new();
         let mut has_changed = false;
         let promised: Vec<PromisedLease> = self
             .requests
@@ -222,7 +222,7 @@ impl Job {
                 version: *version,
                 state: must_write.then(|| StoredItem::write(&stored)),
             });
-            after.push(if must_write { stored } else { before.to_vec() });
+            items_after.push(if must_write { stored } else { before.to_vec() });
         }
         // A commit checks the versions of the records. A refusal, or an answer without a commit, needs fresh records.
         let is_doubtful = self.is_stale || !cache.are_fresh(&self.names);
@@ -230,7 +230,7 @@ impl Job {
             Decision::NeedsRead
         } else if has_changed {
             let wait_locks = if input.wait_locks {
-                self.wait_locks(after.iter().flatten())
+                self.wait_locks(items_after.iter().flatten())
             } else {
                 Vec::new()
             };
@@ -239,7 +239,7 @@ impl Job {
                 wakes,
                 wait_locks,
             };
-            Decision::Change(commit, after)
+            Decision::Change(commit, items_after)
         } else {
             Decision::NoChange
         }
@@ -251,13 +251,13 @@ impl Job {
         &self,
         after: impl Iterator<Item = &'a StoredItem>,
     ) -> Vec<WaitLock> {
-        let after: Vec<&StoredItem> = after.collect();
+        let items_after: Vec<&StoredItem> = after.collect();
         let requests = self
             .requests
             .iter()
             .map(|job_request| &job_request.queued.request);
         requests
-            .flat_map(|request| wait_lock::lock_changes(request, &after))
+            .flat_map(|request| wait_lock::lock_changes(request, &items_after))
             .collect()
     }
 
@@ -300,7 +300,7 @@ fn execute_request(
         return Err(Fault::Withdrawn);
     }
     if let (Request::Watch { key, on }, Some(process)) = (request, input.process) {
-        let id = Id::new(Kind::Watcher, key, process.as_bytes());
+        let id = ItemId::new(ItemKind::Watcher, key, process.as_bytes());
         let index = watchers.iter().position(|watcher| watcher.id == id);
         // Renew the subscription if less than half of its lifetime is left.
         let is_fresh =
@@ -319,11 +319,11 @@ fn execute_request(
 
 /// The wake-ups that the last executed request caused, for waiters and for observers of elections.
 fn wakes_of_last_request(master: &mut Master, watchers: &[Item], now: u64) -> Vec<Wake> {
-    let message = |kind: u8, key: &[u8]| [&[kind], key].concat();
+    let message_about = |kind: u8, key: &[u8]| [&[kind], key].concat();
     let published = master.take_published();
     let published = published.into_iter().map(|(process, key)| Wake {
         process,
-        word: message(WAKE_UP, &key),
+        word: message_about(WAKE_UP, &key),
     });
     let announced = master.take_announced();
     let announced = announced.iter().flat_map(|key| {
@@ -332,18 +332,18 @@ fn wakes_of_last_request(master: &mut Master, watchers: &[Item], now: u64) -> Ve
             .filter(|watcher| watcher.id.key == *key && watcher.lives(now));
         watchers_of_key.map(|watcher| Wake {
             process: String::from_utf8_lossy(&watcher.id.member).into(),
-            word: message(LEADER, key),
+            word: message_about(LEADER, key),
         })
     });
     published.chain(announced).collect()
 }
 
 /// Whether an item belongs to the record with this name.
-fn belongs_to(id: &Id, name: &Name) -> bool {
+fn belongs_to(id: &ItemId, name: &Name) -> bool {
     match id.kind {
-        Kind::Text | Kind::Foreign => names::record_of_key(&id.key) == *name,
-        Kind::Queue | Kind::Place => id.key == **name,
-        Kind::Hold | Kind::Watcher => names::record_of_lock(&id.key) == *name,
+        ItemKind::Text | ItemKind::Foreign => names::record_of_key(&id.key) == *name,
+        ItemKind::Queue | ItemKind::Place => id.key == **name,
+        ItemKind::Hold | ItemKind::Watcher => names::record_of_lock(&id.key) == *name,
     }
 }
 
@@ -436,13 +436,13 @@ mod tests {
             )
         };
         let names_and_tokens: Vec<_> = jobs.iter().map(names_and_tokens).collect();
-        let expected = |names: &str, tokens: &[u8]| (names.to_owned(), tokens.to_vec());
+        let expected_job = |names: &str, tokens: &[u8]| (names.to_owned(), tokens.to_vec());
         assert_eq!(
             names_and_tokens,
             [
-                expected("abc", &[1, 2, 5]),
-                expected("d", &[3]),
-                expected("e", &[4])
+                expected_job("abc", &[1, 2, 5]),
+                expected_job("d", &[3]),
+                expected_job("e", &[4])
             ]
         );
     }

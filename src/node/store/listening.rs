@@ -52,11 +52,11 @@ impl State {
     pub(super) fn request_wake_ups(&mut self, names: Vec<Name>, until: Instant) {
         for name in names {
             let waiter = None;
-            let wanted = self
+            let wanted_record = self
                 .wanted
                 .entry(name)
                 .or_insert(WantedRecord { until, waiter });
-            wanted.until = until;
+            wanted_record.until = until;
         }
     }
 
@@ -135,14 +135,14 @@ mod tests {
     #[test]
     fn listener_uses_a_wait_lock_only_for_a_single_waiter_behind_a_single_client() {
         let listening = Listening::default();
-        let pace = || listening.pacer.pace();
+        let current_pace = || listening.pacer.pace();
         let [a, b]: [Name; 2] = [b"a"[..].into(), b"b"[..].into()];
         let until = Instant::from_nanos(1_000);
-        let waiter = |id: &str, behind: Option<&str>| QueuedWaiter {
+        let queued_waiter = |id: &str, behind: Option<&str>| QueuedWaiter {
             id: id.into(),
             behind: behind.map(Into::into),
         };
-        let behind = |waiter: &str, wait_lock: &str| Pace::Behind {
+        let pace_behind = |waiter: &str, wait_lock: &str| Pace::Behind {
             waiter: waiter.into(),
             wait_lock: wait_lock.into(),
         };
@@ -151,49 +151,52 @@ mod tests {
             .request_wake_ups(vec![a.clone(), b.clone()], until);
         listening.update_pace();
         assert_eq!(
-            pace(),
+            current_pace(),
             Pace::Idle,
             "a listener must be idle until a waiter is queued"
         );
-        let first = waiter("1", Some("9"));
-        listening.note_waiter(std::slice::from_ref(&a), Some(&first));
-        assert_eq!(pace(), behind("1", "9"));
+        let first_waiter = queued_waiter("1", Some("9"));
+        listening.note_waiter(std::slice::from_ref(&a), Some(&first_waiter));
+        assert_eq!(current_pace(), pace_behind("1", "9"));
         // If the waiter requests the lock `a` again, the listener still waits for the wait lock `9`.
         listening.state().request_wake_ups(vec![a.clone()], until);
         listening.update_pace();
-        assert_eq!(pace(), behind("1", "9"));
-        listening.note_waiter(std::slice::from_ref(&b), Some(&first));
+        assert_eq!(current_pace(), pace_behind("1", "9"));
+        listening.note_waiter(std::slice::from_ref(&b), Some(&first_waiter));
         assert_eq!(
-            pace(),
-            behind("1", "9"),
+            current_pace(),
+            pace_behind("1", "9"),
             "a waiter that is queued for two locks must wait for only one wait lock"
         );
-        listening.note_waiter(std::slice::from_ref(&b), Some(&waiter("2", Some("9"))));
+        listening.note_waiter(
+            std::slice::from_ref(&b),
+            Some(&queued_waiter("2", Some("9"))),
+        );
         assert_eq!(
-            pace(),
+            current_pace(),
             Pace::Waiting,
             "two waiters must not share one wait lock"
         );
         listening.note_waiter(std::slice::from_ref(&b), None);
-        assert_eq!(pace(), behind("1", "9"));
-        listening.note_waiter(std::slice::from_ref(&a), Some(&waiter("1", None)));
+        assert_eq!(current_pace(), pace_behind("1", "9"));
+        listening.note_waiter(std::slice::from_ref(&a), Some(&queued_waiter("1", None)));
         assert_eq!(
-            pace(),
+            current_pace(),
             Pace::Waiting,
             "a waiter must not use a wait lock if it waits for several clients to release the lock"
         );
         listening.note_waiter(std::slice::from_ref(&a), None);
-        assert_eq!(pace(), Pace::Idle);
+        assert_eq!(current_pace(), Pace::Idle);
         listening.state().watched.insert(b);
         listening.update_pace();
-        assert_eq!(pace(), Pace::Observing);
-        listening.note_waiter(&[a], Some(&first));
+        assert_eq!(current_pace(), Pace::Observing);
+        listening.note_waiter(&[a], Some(&first_waiter));
         assert_eq!(
-            pace(),
+            current_pace(),
             Pace::Waiting,
             "a listener that also observes an election must not use a wait lock"
         );
         assert!(listening.must_continue(until));
-        assert_eq!(pace(), Pace::Observing);
+        assert_eq!(current_pace(), Pace::Observing);
     }
 }

@@ -213,12 +213,12 @@ impl<S: Store> SessionTask<S> {
             }
             self.refresh_date(online).await;
             let now = self.now();
-            let limit = self.shared.traits.timeout;
+            let store_timeout = self.shared.traits.timeout;
             // All jobs share one time limit. If it passes, nobody knows what was executed, so the session ends.
             let serve_result = {
                 let shared = self.shared.clone();
-                let mut limit = Limit::new(&*shared.context().runtime, now + limit);
-                limit.wait(self.serve(online)).await
+                let mut time_limit = Limit::new(&*shared.context().runtime, now + store_timeout);
+                time_limit.wait(self.serve(online)).await
             };
             match serve_result {
                 Some(Ok(())) => online.last_answer = self.now(),
@@ -227,7 +227,7 @@ impl<S: Store> SessionTask<S> {
                     return Err(fault);
                 }
                 None => {
-                    self.abandon(&Fault::Timeout(limit));
+                    self.abandon(&Fault::Timeout(store_timeout));
                     return Err(Fault::Stalled);
                 }
             }
@@ -237,7 +237,7 @@ impl<S: Store> SessionTask<S> {
             }
             if self.time.is_date_old(self.now()) {
                 // The store's clock may have been corrected since the last date. A new session brings a new date.
-                self.outage.wait_until(self.now() + limit);
+                self.outage.wait_until(self.now() + store_timeout);
                 *online = self.connect().await?;
                 self.outage.end_wait();
             }

@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn fencing_numbers_use_the_date_of_a_change_only_if_the_store_has_no_clock() {
-        let shown = |time: &StoreTime, now: u64| match time.dates(at(now)) {
+        let shown_dates = |time: &StoreTime, now: u64| match time.dates(at(now)) {
             Dates::Own => None,
             Dates::Unknown => Some(0),
             Dates::Shown(date) => Some(date),
@@ -282,22 +282,22 @@ mod tests {
         time.learn(Some(9_000_000), at(100), at(400));
         time.learn_date(Some(Date::new(7_000_000, 1)), at(100), at(400));
         assert_eq!(
-            shown(&time, 500),
+            shown_dates(&time, 500),
             None,
             "fencing numbers must not use the stored date if the store has a clock"
         );
         let mut time = StoreTime::new(5_000_000, at(100), None);
         time.learn(None, at(100), at(400));
-        assert_eq!(shown(&time, 500), Some(0));
+        assert_eq!(shown_dates(&time, 500), Some(0));
         time.learn_date(Some(Date::new(9_000_000, 1)), at(100), at(400));
-        assert_eq!(shown(&time, 700), Some(9_000_300));
+        assert_eq!(shown_dates(&time, 700), Some(9_000_300));
         // The date is unchanged, so its age still counts from 400 µs, when this client first received it.
         time.learn_date(Some(Date::new(9_000_000, 1)), at(100), at(900));
-        assert_eq!(shown(&time, 1_000), Some(9_000_600));
+        assert_eq!(shown_dates(&time, 1_000), Some(9_000_600));
         time.learn_date(Some(Date::new(8_000_000, 1)), at(100), at(1_000));
-        assert_eq!(shown(&time, 1_000), Some(8_000_000));
+        assert_eq!(shown_dates(&time, 1_000), Some(8_000_000));
         time.forget();
-        assert_eq!(shown(&time, 1_000), Some(0));
+        assert_eq!(shown_dates(&time, 1_000), Some(0));
     }
 
     #[test]

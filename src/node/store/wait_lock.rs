@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::codec::StoredItem;
 use super::contract::WaitLock;
-use crate::node::memory::items::{Item, Kind};
+use crate::node::memory::items::{Item, ItemKind};
 use crate::node::shape::is_reader;
 use crate::node::{Claim, Request, waiter_id};
 
@@ -39,14 +39,15 @@ pub(super) fn lock_changes(request: &Request, items_after: &[&StoredItem]) -> Ve
 
 fn ticket_lock(claim: &Claim, items_after: &[&StoredItem]) -> Option<WaitLock> {
     let waiter = &claim.ticket()?.waiter;
-    let is_place = |item: &Item| item.id.kind == Kind::Place && item.id.member == waiter.as_bytes();
+    let is_place =
+        |item: &Item| item.id.kind == ItemKind::Place && item.id.member == waiter.as_bytes();
     let is_queued = items_after.iter().any(|stored| is_place(&stored.item));
     Some(take_or_release(waiter_id::short(waiter).into(), is_queued))
 }
 
 fn value_lock(claim: &Claim, items_after: &[&StoredItem]) -> WaitLock {
     let value = claim.token().to_hex();
-    let is_lock_key = |item: &Item| item.id.kind == Kind::Text && item.value == value;
+    let is_lock_key = |item: &Item| item.id.kind == ItemKind::Text && item.value == value;
     let is_held = items_after.iter().any(|stored| is_lock_key(&stored.item));
     take_or_release(String::from_utf8_lossy(&value).into(), is_held)
 }
@@ -63,17 +64,17 @@ fn take_or_release(name: Arc<str>, is_kept: bool) -> WaitLock {
 /// holder. `None` if there is no such client, if there are several, or if that client has no wait lock.
 pub(super) fn lock_of_client_ahead(claim: &Claim, items: &[&StoredItem]) -> Option<Arc<str>> {
     let waiter = claim.ticket()?.waiter.as_bytes();
-    let places = || {
+    let queue_places = || {
         items
             .iter()
             .map(|stored| &stored.item)
-            .filter(|item| item.id.kind == Kind::Place)
+            .filter(|item| item.id.kind == ItemKind::Place)
     };
     let mut client_ahead: Option<&[u8]> = None;
-    for place in places().filter(|item| item.id.member == waiter) {
+    for place in queue_places().filter(|item| item.id.member == waiter) {
         let rank = |item: &Item| (item.value.clone(), item.id.member.clone());
         let earlier =
-            places().filter(|item| item.id.key == place.id.key && rank(item) < rank(place));
+            queue_places().filter(|item| item.id.key == place.id.key && rank(item) < rank(place));
         let client = match earlier.max_by_key(|item| rank(item)) {
             Some(earlier) => &earlier.id.member,
             None => match holder(&place.id.key, items) {
@@ -99,7 +100,7 @@ pub(super) fn lock_of_client_ahead(claim: &Claim, items: &[&StoredItem]) -> Opti
 
 /// The value of a lock key among these items; `None` if the lock is free.
 fn holder<'a>(key: &[u8], items: &[&'a StoredItem]) -> Option<&'a Vec<u8>> {
-    let is_value = |item: &&Item| item.id.kind == Kind::Text && item.id.key == key;
+    let is_value = |item: &&Item| item.id.kind == ItemKind::Text && item.id.key == key;
     let mut texts = items.iter().map(|stored| &stored.item);
     texts.find(is_value).map(|item| &item.value)
 }

@@ -235,12 +235,12 @@ mod tests {
         let shared = Arc::new(Shared::new(Table::new("table", true)));
         let (process, sink) = ("0123456789abcdef".into(), Arc::new(Nobody));
         let node = 0;
-        let set = shared.subscriber.set(Subscriber {
+        let set_result = shared.subscriber.set(Subscriber {
             process,
             node,
             sink,
         });
-        set.expect("the node must not have had a subscriber before");
+        set_result.expect("the node must not have had a subscriber before");
         shared
     }
 
@@ -293,18 +293,18 @@ mod tests {
         let table = Table::new("table", true);
         let shared = Arc::new(Shared::new(table.clone()));
         let (wakes, woken) = std::sync::mpsc::sync_channel(1);
-        let set = shared.subscriber.set(Subscriber {
+        let set_result = shared.subscriber.set(Subscriber {
             process: "0123456789abcdef".into(),
             node: 0,
             sink: Arc::new(Wakes(wakes)),
         });
-        set.expect("the node must not have had a subscriber before");
+        set_result.expect("the node must not have had a subscriber before");
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.expect("the runtime must be created");
         let key: Arc<[u8]> = b"boss"[..].into();
         runtime.block_on(async { listen(&shared, &Request::Watch { key, on: true }) });
         drop(runtime);
-        let other = tokio::runtime::Builder::new_current_thread().build();
+        let other_runtime = tokio::runtime::Builder::new_current_thread().build();
         let wake = Wake {
             process: "0123456789abcdef".into(),
             word: [&[WAKE_UP], &b"a"[..]].concat(),
@@ -313,7 +313,7 @@ mod tests {
             wakes: vec![wake],
             ..Commit::default()
         };
-        let committed = other
+        let committed = other_runtime
             .expect("the runtime must be created")
             .block_on(table.clone().commit(&[commit]));
         committed.expect("the table must answer");

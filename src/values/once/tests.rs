@@ -74,17 +74,20 @@ async fn once_job_uses_the_period_in_which_its_call_began() {
         panic!("the first period must be due");
     };
     turn.record().await.expect("every master must answer");
-    let mut waits = Box::pin(once.at_most_once(async |_| ()));
-    let early_result = tokio::time::timeout(Duration::from_millis(20), waits.as_mut());
+    let mut waiting_run = Box::pin(once.at_most_once(async |_| ()));
+    let early_result = tokio::time::timeout(Duration::from_millis(20), waiting_run.as_mut());
     early_result
         .await
         .expect_err("the call must wait, because the lock is held");
     seconds.store(20, Ordering::Relaxed);
     guard.release().await;
-    assert!(matches!(waits.await, Ok(OnceOutcome::AlreadyDone { .. })));
-    let next = once.at_most_once(async |_| ()).await;
+    assert!(matches!(
+        waiting_run.await,
+        Ok(OnceOutcome::AlreadyDone { .. })
+    ));
+    let next_outcome = once.at_most_once(async |_| ()).await;
     assert_eq!(
-        next,
+        next_outcome,
         Ok(OnceOutcome::Done(())),
         "the job must run again in the next period"
     );
@@ -102,12 +105,12 @@ async fn once_record_contains_the_latest_note_and_the_last_completed_period() {
             panic!("the period must be due");
         };
         let turn = turn.note(note);
-        let written = if done {
+        let record_result = if done {
             turn.record().await
         } else {
             turn.leave_due().await
         };
-        written.expect("every master must answer");
+        record_result.expect("every master must answer");
         let record = once.record(&guard).await.expect("every master must answer");
         assert_eq!(
             (record.last(), record.note()),
@@ -138,17 +141,17 @@ async fn once_record_contains_the_latest_note_and_the_last_completed_period() {
 #[test]
 fn only_text_in_the_format_of_a_once_job_record_is_accepted() {
     let once = Redlock::in_memory(1).once("nightly", Duration::from_secs(60));
-    let read = |text: &[u8]| {
+    let read_record = |text: &[u8]| {
         once.parse_record(text)
             .map(|stored| (stored.last, stored.note.to_owned()))
     };
-    assert_eq!(read(b"once never"), Ok((None, String::new())));
+    assert_eq!(read_record(b"once never"), Ok((None, String::new())));
     for (last, note) in [(Some(7), ""), (Some(7), "on a, pid 1"), (None, "failed")] {
         let text = Stored::text(last, note).expect("short");
-        assert_eq!(read(&text), Ok((last, note.to_owned())));
+        assert_eq!(read_record(&text), Ok((last, note.to_owned())));
     }
     for other in ["once", "once x", "once -7", "quota 7", "never", "once 7 "] {
-        let error = read(other.as_bytes()).expect_err(other).to_string();
+        let error = read_record(other.as_bytes()).expect_err(other).to_string();
         assert!(error.contains("is not a once"), "{error}");
     }
 }

@@ -125,8 +125,8 @@ fn semaphore_waiter_notices_a_local_release_in_every_thread_interleaving() {
         let key = permit().key();
         queues.hold([key.clone()].iter());
         let place = queues.enter(&slot_target());
-        let held = queues.clone();
-        let ends = spawn_thread(move || held.lock_ended(&key, Some(&permit())));
+        let held_queues = queues.clone();
+        let ends = spawn_thread(move || held_queues.lock_ended(&key, Some(&permit())));
         place.forget_wakes();
         // If the lock is already released, do not wait. Otherwise the release by `lock_ended` must wake this waiter.
         if queues.own_slots(&permit(), None).0 != 0 {

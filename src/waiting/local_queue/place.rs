@@ -327,8 +327,8 @@ impl LocalPlace {
             .as_slice()
             .iter()
             .filter_map(|key| queues_by_key.get(key));
-        let other = queues.find(|queue| !queue.is_front(&self.waiter));
-        match other.filter(|_| self.is_queued()) {
+        let other_queue = queues.find(|queue| !queue.is_front(&self.waiter));
+        match other_queue.filter(|_| self.is_queued()) {
             Some(queue) => queue.shared_finding(),
             None => self.waiter.last_finding().clone(),
         }
@@ -388,13 +388,13 @@ impl LocalPlace {
             };
             let queue = entry.get_mut();
             if queue.is_front(waiter) {
-                let next = queue.advance();
-                if next.is_none() {
+                let next_waiter = queue.advance();
+                if next_waiter.is_none() {
                     entry.remove();
                 }
                 drop(queues_by_key);
-                if let Some(next) = next {
-                    next.signal.notify_one();
+                if let Some(next_waiter) = next_waiter {
+                    next_waiter.signal.notify_one();
                 }
             } else if let Some(later_waiters) = &mut queue.later_waiters {
                 later_waiters.retain(|other| !Arc::ptr_eq(other, waiter));

@@ -64,16 +64,16 @@ impl LocalQueue {
     /// of the [`shared_finding`](Self::shared_finding).
     pub(super) fn advance(&mut self) -> Option<Arc<LocalWaiter>> {
         let later_waiters = self.later_waiters.as_mut()?;
-        let next = later_waiters.pop_front()?;
+        let next_waiter = later_waiters.pop_front()?;
         if later_waiters.is_empty() {
             self.later_waiters = None;
         }
-        *next.last_finding() = self.shared_finding();
+        *next_waiter.last_finding() = self.shared_finding();
         if let Some(front) = &self.front {
-            next.set_occupied_elsewhere(front.occupied_elsewhere());
+            next_waiter.set_occupied_elsewhere(front.occupied_elsewhere());
         }
-        self.front = Some(next.clone());
-        Some(next)
+        self.front = Some(next_waiter.clone());
+        Some(next_waiter)
     }
 }
 

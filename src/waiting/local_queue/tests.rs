@@ -99,31 +99,31 @@ impl Runtime for ManualClock {
 #[test]
 fn waiter_reports_a_shared_holder_only_if_it_waits_for_the_same_resource() {
     let queues = LocalQueues::new();
-    let first = queues.enter(&job_target());
+    let first_place = queues.enter(&job_target());
     let several = queues.enter(&target_of_two_keys());
-    let last = queues.enter(&LockTarget::exclusive(key("other")));
-    first.share_finding(Some(outage()));
-    drop(first);
+    let other_place = queues.enter(&LockTarget::exclusive(key("other")));
+    first_place.share_finding(Some(outage()));
+    drop(first_place);
     let names_holder =
         |place: &LocalPlace| place.shared_finding().map(|shared| shared.names_holder);
     assert_eq!(names_holder(&several), Some(true));
-    assert_eq!(names_holder(&last), Some(false));
+    assert_eq!(names_holder(&other_place), Some(false));
 }
 
 #[test]
 fn waiter_reports_how_many_waiters_of_the_local_queue_are_ahead() {
     let queues = LocalQueues::new();
     let mut places = [(); 4].map(|()| Some(queues.enter(&job_target())));
-    let ahead = |places: &[Option<LocalPlace>]| -> Vec<u64> {
+    let count_ahead = |places: &[Option<LocalPlace>]| -> Vec<u64> {
         places.iter().flatten().map(LocalPlace::ahead).collect()
     };
-    assert_eq!(ahead(&places), [0, 1, 2, 3]);
+    assert_eq!(count_ahead(&places), [0, 1, 2, 3]);
     places[1] = None;
-    assert_eq!(ahead(&places), [0, 1, 2]);
+    assert_eq!(count_ahead(&places), [0, 1, 2]);
     places[3] = None;
-    assert_eq!(ahead(&places), [0, 1]);
+    assert_eq!(count_ahead(&places), [0, 1]);
     places[0] = None;
-    assert_eq!(ahead(&places), [0]);
+    assert_eq!(count_ahead(&places), [0]);
     assert!(places[2].as_ref().is_some_and(LocalPlace::is_front));
     places[2] = None;
     assert!(
@@ -135,27 +135,30 @@ fn waiter_reports_how_many_waiters_of_the_local_queue_are_ahead() {
 #[test]
 fn lock_counts_as_held_in_this_process_until_its_holder_leaves_the_local_queue() {
     let queues = LocalQueues::new();
-    let first = queues.enter(&job_target());
+    let first_place = queues.enter(&job_target());
     assert!(
         !queues.is_held(b"job"),
         "a waiter must not count as the holder"
     );
-    let holder = first.hold();
+    let holder = first_place.hold();
     assert!(queues.is_held(b"job"));
     assert!(!queues.is_held(b"other"));
-    let next = queues.enter(&job_target());
-    assert!(!next.is_front());
-    assert_eq!((next.ahead(), finding_of(&next)), (1, Some(Finding::Held)));
+    let next_place = queues.enter(&job_target());
+    assert!(!next_place.is_front());
+    assert_eq!(
+        (next_place.ahead(), finding_of(&next_place)),
+        (1, Some(Finding::Held))
+    );
     {
-        let mut front = pin!(next.wait_for_front());
+        let mut front = pin!(next_place.wait_for_front());
         assert_eq!(poll(front.as_mut()), None);
         holder.pass_on(b"job");
         assert!(!queues.is_held(b"job"));
         assert_eq!(poll(front.as_mut()), Some(()));
     }
-    // `next` is the first now, and keeps the finding `Held` until its own first attempt.
-    assert_eq!(finding_of(&next), Some(Finding::Held));
-    let holder = next.hold();
+    // `next_place` is the first now, and keeps the finding `Held` until its own first attempt.
+    assert_eq!(finding_of(&next_place), Some(Finding::Held));
+    let holder = next_place.hold();
     holder.pass_on(b"job");
     assert!(queues.queues_by_key().is_empty());
 }
@@ -204,90 +207,90 @@ fn finding_of_the_front_waiter_is_visible_to_all_later_waiters() {
 #[test]
 fn try_acquire_never_waits_behind_others_in_the_local_queue() {
     let queues = LocalQueues::new();
-    let tries = || {
+    let try_enter = || {
         queues
             .enter_if_free(&job_target())
             .map_err(|last_finding| last_finding.finding)
     };
-    let first = tries().expect("free").expect("a place");
-    assert!(first.is_front());
+    let first_place = try_enter().expect("free").expect("a place");
+    assert!(first_place.is_front());
     // The waiter at the front has no finding before its first attempt ends. Until then, a `try_acquire` must ask the
     // masters itself.
-    assert!(matches!(tries(), Ok(None)));
-    let behind = queues.enter(&job_target());
-    assert!(matches!(tries(), Ok(None)));
-    first.share_finding(Some(outage()));
-    assert!(matches!(tries(), Err(Finding::Outage)));
-    drop(behind);
+    assert!(matches!(try_enter(), Ok(None)));
+    let place_behind = queues.enter(&job_target());
+    assert!(matches!(try_enter(), Ok(None)));
+    first_place.share_finding(Some(outage()));
+    assert!(matches!(try_enter(), Err(Finding::Outage)));
+    drop(place_behind);
     assert!(
-        matches!(tries(), Ok(None)),
+        matches!(try_enter(), Ok(None)),
         "a try must ask the masters itself when only the first waiter is left in the queue"
     );
-    let holder = first.hold();
-    assert!(matches!(tries(), Ok(None)));
+    let holder = first_place.hold();
+    assert!(matches!(try_enter(), Ok(None)));
     let _behind = queues.enter(&job_target());
-    assert!(matches!(tries(), Err(Finding::Held)));
+    assert!(matches!(try_enter(), Err(Finding::Held)));
     drop(holder);
 }
 
 #[test]
 fn waiter_in_several_queues_is_at_the_front_only_if_it_is_first_in_all() {
     let queues = LocalQueues::new();
-    let single = queues.enter(&job_target());
+    let single_place = queues.enter(&job_target());
     let several = queues.enter(&target_of_two_keys());
     assert!(!several.is_front());
     assert_eq!(several.ahead(), 1);
-    let other = queues.enter(&LockTarget::exclusive(key("other")));
-    assert_eq!(other.ahead(), 1);
-    single.share_finding(Some(outage()));
+    let other_place = queues.enter(&LockTarget::exclusive(key("other")));
+    assert_eq!(other_place.ahead(), 1);
+    single_place.share_finding(Some(outage()));
     assert_eq!(
         finding_of(&several),
         Some(Finding::Outage),
         "the waiter must know the last finding of the first waiter"
     );
-    drop(single);
+    drop(single_place);
     assert!(several.is_front());
     let holder = several.hold();
     assert!(queues.is_held(b"job") && queues.is_held(b"other"));
     holder.pass_on(b"job");
     assert!(
-        !other.is_front(),
+        !other_place.is_front(),
         "a waiter must not be at the front while its key is held"
     );
     holder.pass_on(b"other");
-    assert!(other.is_front());
-    drop(other);
+    assert!(other_place.is_front());
+    drop(other_place);
     assert!(queues.queues_by_key().is_empty());
 }
 
 #[test]
 fn reader_that_left_the_local_queue_does_not_block_the_next_waiter() {
     let queues = LocalQueues::new();
-    let mut reader = queues.enter(&job_target());
-    let writer = queues.enter(&job_target());
-    assert!(reader.is_queued());
-    reader.leave_queues();
-    assert!(!reader.is_queued() && reader.is_front());
+    let mut reader_place = queues.enter(&job_target());
+    let writer_place = queues.enter(&job_target());
+    assert!(reader_place.is_queued());
+    reader_place.leave_queues();
+    assert!(!reader_place.is_queued() && reader_place.is_front());
     assert!(
-        writer.is_front(),
+        writer_place.is_front(),
         "the writer must be at the front of the queue"
     );
     assert_eq!(queues.unqueued().len(), 1);
     queues.woken(3, b"job");
-    assert_eq!(reader.waiter.woken_by.load(Ordering::Relaxed), 1 << 3);
-    assert_eq!(writer.waiter.woken_by.load(Ordering::Relaxed), 1 << 3);
+    assert_eq!(reader_place.waiter.woken_by.load(Ordering::Relaxed), 1 << 3);
+    assert_eq!(writer_place.waiter.woken_by.load(Ordering::Relaxed), 1 << 3);
     // The reader has left the queue, so it does not share the finding of the waiter at the front.
-    writer.share_finding(Some(outage()));
-    assert_eq!(finding_of(&reader), None);
-    let owner = queues.place_unqueued(&job_target());
-    assert!(owner.is_front() && !owner.is_queued());
-    drop(reader);
+    writer_place.share_finding(Some(outage()));
+    assert_eq!(finding_of(&reader_place), None);
+    let owner_place = queues.place_unqueued(&job_target());
+    assert!(owner_place.is_front() && !owner_place.is_queued());
+    drop(reader_place);
     queues.woken(1, b"job");
-    assert_eq!(owner.waiter.woken_by.load(Ordering::Relaxed), 1 << 1);
-    drop(owner);
+    assert_eq!(owner_place.waiter.woken_by.load(Ordering::Relaxed), 1 << 1);
+    drop(owner_place);
     assert!(queues.unqueued().is_empty());
     assert!(
-        writer.is_front(),
+        writer_place.is_front(),
         "the writer must stay at the front of the queue"
     );
 }
@@ -349,15 +352,15 @@ fn waiter_that_asks_for_a_slot_blocks_only_later_waiters() {
     first.return_to_queue();
     assert!(first.is_first(), "the waiter that came first must be first");
     // Waiters of another semaphore do not change which waiter is the first here.
-    let other = LockTarget::slot(Permit::new(key("other"), 0, 4));
-    let mut other = [(); 2].map(|()| queues.enter(&other));
-    other[0].leave_for_slot();
-    assert!(!other[1].is_first() && first.is_first());
+    let other_slot = LockTarget::slot(Permit::new(key("other"), 0, 4));
+    let mut other_places = [(); 2].map(|()| queues.enter(&other_slot));
+    other_places[0].leave_for_slot();
+    assert!(!other_places[1].is_first() && first.is_first());
     // A second `return_to_queue` changes nothing.
     first.return_to_queue();
     drop(first);
     second.leave_for_slot();
-    drop((second, other));
+    drop((second, other_places));
     assert!(queues.queues_by_key().is_empty() && queues.waiters_at_slots().is_empty());
 }
 

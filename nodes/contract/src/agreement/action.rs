@@ -21,8 +21,8 @@ fn value_key(key: &[u8]) -> Vec<u8> {
 
 /// Sets a fencing counter, with the same expiry that a script of the library would give it.
 fn put_counter(keys: &dyn KeyAccess, key: &[u8], number: u64) {
-    let ahead = Duration::from_micros(number.saturating_sub(now()));
-    let ttl = secs(86_400 + 1_001) + ahead;
+    let time_ahead = Duration::from_micros(number.saturating_sub(now()));
+    let ttl = secs(86_400 + 1_001) + time_ahead;
     keys.put(&counter_key(key), number.to_string().as_bytes(), Some(ttl));
 }
 
@@ -83,8 +83,8 @@ pub(super) fn action(operation: &Operation, model: &TestedMaster, times: &Times)
         Operation::Delete(key) => change(move |keys| keys.delete(KEYS[key])),
         Operation::DeleteCounter(key) => change(move |keys| keys.delete(&counter_key(KEYS[key]))),
         Operation::CounterAhead(key) => {
-            let ahead = now() + MONTH.as_micros() as u64;
-            change(move |keys| put_counter(keys, KEYS[key], ahead))
+            let month_ahead = now() + MONTH.as_micros() as u64;
+            change(move |keys| put_counter(keys, KEYS[key], month_ahead))
         }
         Operation::DeleteTicket(key) => change(move |keys| keys.delete_ticket(KEYS[key])),
         Operation::ForeignBreakRecord(key) => change(move |keys| {
@@ -103,11 +103,11 @@ pub(super) fn action(operation: &Operation, model: &TestedMaster, times: &Times)
             Action::Send(Request::Note { items })
         }
         Operation::ForeignNote(key, foreign) => change(move |keys| {
-            let note = [b"quorate:note:", KEYS[key]].concat();
+            let note_key = [b"quorate:note:", KEYS[key]].concat();
             if foreign {
-                keys.put_foreign(&note);
+                keys.put_foreign(&note_key);
             } else {
-                keys.put(&note, b"somebody", Some(ttls[2]));
+                keys.put(&note_key, b"somebody", Some(ttls[2]));
             }
         }),
     }
@@ -117,18 +117,20 @@ pub(super) fn action(operation: &Operation, model: &TestedMaster, times: &Times)
 /// to 3, and the readers' lock with the holds of the tokens 1 and 2. The next bit says whether the lock key is deleted.
 fn force_release(key: &[u8], bits: u8, model: &TestedMaster) -> Action {
     let exclusive = (1..4).map(|n| Ended::new(&token_text(n), &token_text(n)));
-    let marker = Class::Shared.marker();
+    let shared_value = Class::Shared.lock_value();
     let counter_line = format!("\t{}\n", current_counter(model, key));
     let record = [
-        &marker[..],
+        &shared_value[..],
         counter_line.as_bytes(),
         &token_text(1),
         b"\n",
         &token_text(2),
     ]
     .concat();
-    let locks = exclusive.chain([Ended::new(&marker, &record)]).enumerate();
-    let ended = locks.filter(|(bit, _)| bits & 1 << bit != 0);
+    let ended_locks = exclusive
+        .chain([Ended::new(&shared_value, &record)])
+        .enumerate();
+    let ended = ended_locks.filter(|(bit, _)| bits & 1 << bit != 0);
     let ended: Vec<_> = ended.map(|(_, lock)| lock).collect();
     Action::Send(requests::force_release(key, &ended, bits & 16 != 0))
 }

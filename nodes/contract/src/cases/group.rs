@@ -41,10 +41,12 @@ pub async fn shared_hold_that_joins_while_the_fencing_counter_is_missing_fails_a
 ) {
     for class in [Class::Shared, Class::Owner("o".into())] {
         master.keys().clear();
-        let hold = |n, number| class_claim(KEY, n, class.clone(), number);
-        let number = master.granted(acquire(&hold(1, 0), LONG, now())).await;
+        let hold_claim = |n, number| class_claim(KEY, n, class.clone(), number);
+        let number = master
+            .granted(acquire(&hold_claim(1, 0), LONG, now()))
+            .await;
         master.keys().delete(&counter_key(KEY));
-        let reply = master.send(acquire(&hold(2, 0), LONG, now())).await;
+        let reply = master.send(acquire(&hold_claim(2, 0), LONG, now())).await;
         let Err(Fault::Server(why)) = &reply else {
             panic!("{reply:?}")
         };
@@ -52,18 +54,20 @@ pub async fn shared_hold_that_joins_while_the_fencing_counter_is_missing_fails_a
         assert_eq!(master.status(KEY).await.holds.len(), 1);
         // A renewal by the current holder restores the fencing counter. After that, hold 2 can share the lock, and gets
         // the same fencing number.
-        let renewed = master.send(extend(&[(&hold(1, number), LONG)])).await;
+        let renewed = master.send(extend(&[(&hold_claim(1, number), LONG)])).await;
         assert_eq!(renewed, Ok(extended(&[Extended::Kept])));
-        let joined_number = master.granted(acquire(&hold(2, 0), LONG, now())).await;
+        let joined_number = master
+            .granted(acquire(&hold_claim(2, 0), LONG, now()))
+            .await;
         assert_eq!(joined_number, number);
     }
 }
 
 /// Collects the lock keys for which wake-ups arrive.
 #[derive(Clone, Default)]
-struct Woken(Arc<Mutex<Vec<Vec<u8>>>>);
+struct WokenKeys(Arc<Mutex<Vec<Vec<u8>>>>);
 
-impl WakeSink for Woken {
+impl WakeSink for WokenKeys {
     fn woken(&self, _: usize, key: &[u8]) {
         self.0.lock().expect("no panic").push(key.to_vec());
     }
@@ -83,7 +87,7 @@ pub async fn repeated_acquire_of_a_shared_hold_does_not_change_its_expiry(master
 pub async fn reader_queued_behind_a_writer_is_woken_when_the_writer_leaves_the_queue(
     master: &TestedMaster,
 ) {
-    let woken = Woken::default();
+    let woken = WokenKeys::default();
     master.node().subscribe(Subscriber {
         process: "0000000000000007".into(),
         node: 0,
@@ -246,7 +250,7 @@ pub async fn hold_that_a_delayed_acquire_takes_after_a_forced_release_cannot_be_
     assert_eq!(renewal, Ok(extended(&[Extended::NotOurs, Extended::Kept])));
     for class in [Class::Shared, Class::Owner("job 7".into())] {
         master.keys().clear();
-        let marker = class.marker();
+        let marker = class.lock_value();
         let record = [&marker[..], b"\t0\n", &token_text(1)].concat();
         master
             .send(force_release(KEY, &[ended_lock(&marker, &record)], true))

@@ -20,7 +20,7 @@ fn malformed_stored_value_is_rejected() {
     let claim = Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true));
     let read = Request::Read { claim, token: 9 };
     let decode_value = |text: &[u8]| decode_read(&read, Value::Bulk(text), 7_000);
-    let value = |number, bytes: &[u8], trusted| {
+    let value_answer = |number, bytes: &[u8], trusted| {
         let bytes = bytes.to_vec();
         let stored = Some(StoredValue {
             number,
@@ -33,12 +33,15 @@ fn malformed_stored_value_is_rejected() {
             clock: Some(7_000),
         })
     };
-    assert_eq!(decode_value(b"7 run quota 3"), value(7, b"quota 3", true));
+    assert_eq!(
+        decode_value(b"7 run quota 3"),
+        value_answer(7, b"quota 3", true)
+    );
     assert_eq!(
         decode_value(b"7 old \xff \r\n"),
-        value(7, b"\xff \r\n", false)
+        value_answer(7, b"\xff \r\n", false)
     );
-    assert_eq!(decode_value(b"7 run "), value(7, b"", true));
+    assert_eq!(decode_value(b"7 run "), value_answer(7, b"", true));
     for malformed in [
         &b""[..],
         b"7",
@@ -242,7 +245,7 @@ fn reply_about_more_or_fewer_keys_than_the_request_has_is_rejected() {
 #[test]
 fn reply_that_refuses_a_permit_must_have_exactly_one_digit_per_slot() {
     let permit = Permit::new(b"pool"[..].into(), 0, 3);
-    let refused = |free: &'static [u8]| {
+    let refused_reply = |free: &'static [u8]| {
         let reply = Value::Array(vec![
             Value::Bulk(free),
             Value::Int(250),
@@ -259,11 +262,17 @@ fn reply_that_refuses_a_permit_must_have_exactly_one_digit_per_slot() {
         note: None,
     };
     let ttl_left = Some(Duration::from_millis(250));
-    let line = Some(Box::new(queue));
-    assert_eq!(refused(b"101"), Ok(Answer::Refused { ttl_left, line }));
+    let queue_info = Some(Box::new(queue));
+    assert_eq!(
+        refused_reply(b"101"),
+        Ok(Answer::Refused {
+            ttl_left,
+            line: queue_info
+        })
+    );
     for malformed in [&b"10"[..], b"1010", b"1x1", b""] {
         assert_eq!(
-            refused(malformed),
+            refused_reply(malformed),
             Err(NoAnswer::malformed()),
             "{malformed:?}"
         );

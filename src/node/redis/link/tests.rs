@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::keys::AGE;
-use crate::node::Markers;
+use crate::keys::AGE_KEY;
+use crate::node::GenerationMarkers;
 use crate::node::actor::trust::Roster;
 use crate::node::redis::address::Address;
 use crate::node::redis::shared::NodeOptions;
@@ -38,10 +38,11 @@ impl RecordedAnswers {
 
     /// Takes the recorded answers. Returns the kind of each fault, for example `timeout`, or `answer` for a success.
     fn kinds(&self) -> Vec<&'static str> {
-        let kind = |answer: Result<Answer, Fault>| answer.err().map_or("answer", |f| f.kind());
+        let answer_kind =
+            |answer: Result<Answer, Fault>| answer.err().map_or("answer", |f| f.kind());
         self.take_all()
             .into_iter()
-            .map(|(_, answer)| kind(answer))
+            .map(|(_, answer)| answer_kind(answer))
             .collect()
     }
 }
@@ -86,7 +87,7 @@ fn options(roster: Roster) -> Arc<NodeOptions> {
     Arc::new(NodeOptions {
         name: "host:1".into(),
         configuration: Configuration::new(0, Fingerprint::new(["master:6379"]), None),
-        markers: Markers::new(1, Vec::new()),
+        markers: GenerationMarkers::new(1, Vec::new()),
         node_timeout: ms(NODE_TIMEOUT),
         connect_timeout: ms(CONNECT_TIMEOUT),
         max_ttl: Duration::from_secs(30),
@@ -148,9 +149,9 @@ impl Bench {
             line.strip_prefix('*')
                 .is_some_and(|n| n.parse::<u8>().is_ok())
         };
-        let asked = written.split("\r\n").filter(command).count();
+        let command_count = written.split("\r\n").filter(command).count();
         assert_eq!(
-            asked,
+            command_count,
             greeting.len(),
             "the handshake must send one request for each reply of the greeting"
         );
@@ -238,10 +239,10 @@ fn requests_are_sent_in_order_and_answers_reach_their_callers() {
     bench.receive_bytes(b":5\r\n:", 2);
     bench.receive_bytes(b"1\r\n", 3);
     let counter = Some(5);
-    let granted = (1, Ok(Answer::Granted { counter }));
+    let granted_answer = (1, Ok(Answer::Granted { counter }));
     assert_eq!(
         bench.recorded.take_all(),
-        [granted, (2, Ok(Answer::Released(true)))]
+        [granted_answer, (2, Ok(Answer::Released(true)))]
     );
 }
 
@@ -421,13 +422,16 @@ fn pending_releases_never_starve_requests() {
             proposals, 1,
             "the acquire must be sent exactly once on connection {attempt}"
         );
-        let first = written
+        let release_position = written
             .find(&*hex(1))
             .expect("the releases must be sent as well");
-        let second = written
+        let acquire_position = written
             .find(&*hex(2))
             .expect("the acquire must be sent as well");
-        assert!(first < second, "pending releases must be sent first");
+        assert!(
+            release_position < acquire_position,
+            "pending releases must be sent first"
+        );
         bench
             .link
             .cut(Fault::Down("connection closed".into()), at(now));
@@ -514,14 +518,14 @@ fn release_refused_with_a_temporary_error_is_sent_again() {
         assert!(bench.take_written().contains(&*hex(1)));
         bench.receive_bytes(says.as_bytes(), 2);
         assert_eq!(bench.recorded.kinds().len(), 1);
-        let mut sent = String::new();
+        let mut sent_text = String::new();
         for now in 3..1_500 {
             bench.link.tick(at(now));
             bench.link.take(at(now));
-            sent += &bench.take_written();
+            sent_text += &bench.take_written();
         }
         assert_eq!(
-            sent.contains(&*hex(1)),
+            sent_text.contains(&*hex(1)),
             again,
             "whether the release is sent again after {says}"
         );
@@ -542,7 +546,7 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
     }
     bench.link.take(at(0));
     bench.take_written();
-    let refused = |bench: &Bench| {
+    let refused_kinds = |bench: &Bench| {
         let kinds = bench.recorded.kinds();
         kinds.iter().filter(|kind| **kind == "overloaded").count()
     };
@@ -555,23 +559,23 @@ fn requests_queued_for_too_long_are_refused_as_overloaded() {
         }
         bench.link.take(at(now));
         bench.link.tick(at(now));
-        overloaded += refused(&bench);
+        overloaded += refused_kinds(&bench);
         if overloaded > 0 && gone_by.is_none() {
             gone_by = Some(now);
         }
     }
     // If the link refuses requests as overloaded, it must begin by `limit`: twice the longest wait in the queue.
-    let limit = 2 * u64::from(MAX_QUEUE_TIMEOUTS) * NODE_TIMEOUT;
+    let queue_limit_ms = 2 * u64::from(MAX_QUEUE_TIMEOUTS) * NODE_TIMEOUT;
     assert!(
-        gone_by.is_none_or(|by| by <= limit),
-        "requests must be refused by {limit} ms, but were at {gone_by:?}"
+        gone_by.is_none_or(|by| by <= queue_limit_ms),
+        "requests must be refused by {queue_limit_ms} ms, but were at {gone_by:?}"
     );
-    let mut left = Vec::new();
-    bench.shared.mailbox.take(usize::MAX, &mut left);
+    let mut left_requests = Vec::new();
+    bench.shared.mailbox.take(usize::MAX, &mut left_requests);
     assert!(
-        left.is_empty(),
+        left_requests.is_empty(),
         "every request must be answered, but {} are not",
-        left.len()
+        left_requests.len()
     );
 }
 
@@ -761,12 +765,12 @@ fn value_write_is_not_sent_if_the_server_restarted_after_the_read() {
 #[test]
 fn second_address_of_the_same_server_is_refused() {
     let options = options(roster(&Arc::default()));
-    let mut first = Bench::at("redis://127.0.0.1", options.clone());
-    let mut second = Bench::at("redis://[::1]", options);
-    first.greet(0);
-    second.push_request(1, acquire(1));
-    second.greet(0);
-    let recorded = second.recorded.take_all();
+    let mut first_bench = Bench::at("redis://127.0.0.1", options.clone());
+    let mut second_bench = Bench::at("redis://[::1]", options);
+    first_bench.greet(0);
+    second_bench.push_request(1, acquire(1));
+    second_bench.greet(0);
+    let recorded = second_bench.recorded.take_all();
     let same_server = Fault::SameServer("127.0.0.1:6379".into());
     assert_eq!(recorded, [(1, Err(same_server.clone()))]);
     assert!(
@@ -775,53 +779,53 @@ fn second_address_of_the_same_server_is_refused() {
     );
     // The first connection is lost, but the link to the second address is still refused. The server may already have
     // voted at its first address, and must not vote twice.
-    first
+    first_bench
         .link
         .cut(Fault::Down("connection closed".into()), at(1));
-    let now = second.greet_again(1);
-    second.push_request(2, acquire(1));
-    second.link.tick(at(now));
-    assert_eq!(second.recorded.take_all(), [(2, Err(same_server))]);
+    let now = second_bench.greet_again(1);
+    second_bench.push_request(2, acquire(1));
+    second_bench.link.tick(at(now));
+    assert_eq!(second_bench.recorded.take_all(), [(2, Err(same_server))]);
 }
 
 #[test]
 fn exchanged_addresses_of_two_masters_vote_again_after_max_ttl() {
     let clock = Arc::new(AtomicU64::new(0));
     let options = options(roster(&clock));
-    let mut first = Bench::at("redis://127.0.0.1", options.clone());
-    let mut second = Bench::at("redis://[::1]", options);
+    let mut first_bench = Bench::at("redis://127.0.0.1", options.clone());
+    let mut second_bench = Bench::at("redis://[::1]", options);
     let connection_closed = || Fault::Down("connection closed".into());
-    greet_as(&mut first, "a", "", 0);
-    greet_as(&mut second, "b", "", 0);
+    greet_as(&mut first_bench, "a", "", 0);
+    greet_as(&mut second_bench, "b", "", 0);
     // The proxies in front of both masters are exchanged. The first address connects before the second one has noticed.
-    first.link.cut(connection_closed(), at(1));
-    let mut now = first.redial(1);
-    greet_as(&mut first, "b", "", now);
-    first.push_request(1, acquire(1));
-    first.link.tick(at(now));
-    assert_eq!(first.recorded.kinds(), ["same_server"]);
-    second.link.cut(connection_closed(), at(now));
-    now = second.redial(now);
+    first_bench.link.cut(connection_closed(), at(1));
+    let mut now = first_bench.redial(1);
+    greet_as(&mut first_bench, "b", "", now);
+    first_bench.push_request(1, acquire(1));
+    first_bench.link.tick(at(now));
+    assert_eq!(first_bench.recorded.kinds(), ["same_server"]);
+    second_bench.link.cut(connection_closed(), at(now));
+    now = second_bench.redial(now);
     clock.store(now, Ordering::Relaxed);
-    greet_as(&mut second, "a", "", now);
-    second.push_request(1, acquire(1));
-    second.link.take(at(now));
+    greet_as(&mut second_bench, "a", "", now);
+    second_bench.push_request(1, acquire(1));
+    second_bench.link.take(at(now));
     assert_eq!(
-        second.recorded.kinds(),
+        second_bench.recorded.kinds(),
         ["quarantined"],
         "the server a must not vote twice"
     );
-    now = first.redial(now);
+    now = first_bench.redial(now);
     clock.store(now, Ordering::Relaxed);
-    greet_as(&mut first, "b", "", now);
-    first.push_request(2, acquire(2));
-    first.link.take(at(now));
+    greet_as(&mut first_bench, "b", "", now);
+    first_bench.push_request(2, acquire(2));
+    first_bench.link.take(at(now));
     assert_eq!(
-        first.recorded.kinds(),
+        first_bench.recorded.kinds(),
         ["quarantined"],
         "the server b must not vote twice"
     );
-    for bench in [&mut first, &mut second] {
+    for bench in [&mut first_bench, &mut second_bench] {
         bench.take_written();
         bench.push_request(3, acquire(3));
         bench.link.take(at(now + 30_000));
@@ -989,11 +993,11 @@ fn link_wakes_up_at_its_next_deadline() {
     assert_eq!(bench.link.stage(), Stage::Transfer);
     bench.link.tick(at(570));
     assert_eq!(bench.link.stage(), Stage::Pause);
-    let pause = bench
+    let retry_pause = bench
         .link
         .wake_at()
         .expect("the link must wake up after a pause");
-    assert!(pause > at(570) && pause <= at(570 + 150));
+    assert!(retry_pause > at(570) && retry_pause <= at(570 + 150));
     // If the master refuses a release with BUSY, the link wakes up to send the release again before the next PING.
     let mut busy_bench = Bench::new();
     busy_bench.greet(0);
@@ -1062,10 +1066,10 @@ fn request_during_a_long_handshake_is_refused_within_its_node_timeout() {
     bench.link.cut(Fault::Down("reset".into()), at(1_000));
     bench.link.dialed(at(1_001));
     assert_eq!(bench.link.stage(), Stage::Transfer);
-    let patience = 1_000 + NODE_TIMEOUT;
-    bench.link.tick(at(patience));
+    let given_up_at = 1_000 + NODE_TIMEOUT;
+    bench.link.tick(at(given_up_at));
     bench.push_request(1, acquire(1));
-    bench.link.take(at(patience + 1));
+    bench.link.take(at(given_up_at + 1));
     assert_eq!(bench.recorded.kinds(), ["down"]);
 }
 
@@ -1076,13 +1080,13 @@ fn outstanding_requests_never_exceed_the_window() {
     for _ in 0..3_000 {
         bench.push_request(1, acquire(1));
     }
-    let mut sent = 0;
+    let mut sent_count = 0;
     while bench.link.take(at(1)) {
-        sent += bench.take_written().matches("EVALSHA").count();
+        sent_count += bench.take_written().matches("EVALSHA").count();
     }
     assert!(
-        (1..3_000).contains(&sent),
-        "some requests must be sent, but not all: {sent}"
+        (1..3_000).contains(&sent_count),
+        "some requests must be sent, but not all: {sent_count}"
     );
     assert!(!bench.link.take(at(1)));
     assert_eq!(bench.take_written(), "");
@@ -1125,9 +1129,13 @@ fn new_connection_kills_the_previous_connection_by_client_id() {
     bench.receive_bytes(GREETING.concat().as_bytes(), 2_002);
     let written = bench.take_written();
     let words: Vec<&str> = written.split("\r\n").collect();
-    let kill = words.iter().position(|word| *word == "KILL");
-    let kill = kill.unwrap_or_else(|| panic!("the link must send KILL: {written}"));
-    assert_eq!((words[kill + 2], words[kill + 4]), ("ID", "1"), "{written}");
+    let kill_index = words.iter().position(|word| *word == "KILL");
+    let kill_position = kill_index.unwrap_or_else(|| panic!("the link must send KILL: {written}"));
+    assert_eq!(
+        (words[kill_position + 2], words[kill_position + 4]),
+        ("ID", "1"),
+        "{written}"
+    );
     // The server must answer KILL before the link takes requests from the mailbox.
     bench.push_request(1, acquire(1));
     assert!(!bench.link.take(at(2_003)));
@@ -1163,7 +1171,7 @@ fn greet_fully(bench: &mut Bench, info: &str, (marker, record): (&str, &str), no
     (replies[4], replies[5]) = (info, bulk(marker));
     bench.receive_bytes(replies.concat().as_bytes(), now);
     let written = bench.take_written();
-    if written.contains(AGE) {
+    if written.contains(AGE_KEY) {
         bench.receive_bytes(bulk(record).as_bytes(), now);
     }
     if written.contains("KILL") {
@@ -1192,10 +1200,10 @@ fn age_calls(written: &str) -> Vec<[String; 4]> {
     let arguments = calls.map(|call| {
         let words: Vec<&str> = call.split("\r\n").collect();
         // The words are the digest, the number of keys, and the arguments, each after its length.
-        let word = |at: usize| words[2 * at + 1].to_owned();
-        assert_eq!(word(1), "0", "the script takes no key: {call}");
-        assert_eq!(word(5).len(), 16, "the new life: {call}");
-        [word(2), word(3), word(4), word(6)]
+        let word_at = |at: usize| words[2 * at + 1].to_owned();
+        assert_eq!(word_at(1), "0", "the script takes no key: {call}");
+        assert_eq!(word_at(5).len(), 16, "the new life: {call}");
+        [word_at(2), word_at(3), word_at(4), word_at(6)]
     });
     arguments.collect()
 }
@@ -1245,23 +1253,23 @@ fn connected_client_raises_the_age_record_to_the_time_that_it_has_watched() {
     let marker = own_marker(&bench);
     greet_aged(&mut bench, ("a", &marker, ""), 0);
     load_age(&mut bench, 0);
-    let call = |attempt: &str, age: &str| ["a", attempt, age, ""].map(str::to_owned);
-    assert_eq!(take_age_calls(&mut bench, 2), [call("", "2")]);
+    let age_call = |attempt: &str, age: &str| ["a", attempt, age, ""].map(str::to_owned);
+    assert_eq!(take_age_calls(&mut bench, 2), [age_call("", "2")]);
     bench.receive_bytes(bulk("a 2 x").as_bytes(), 3);
     // A thirty-second part of 30 s later.
     assert_eq!(take_age_calls(&mut bench, 3 + 937), [[""; 4]; 0]);
-    assert_eq!(take_age_calls(&mut bench, 3 + 938), [call("x", "940")]);
+    assert_eq!(take_age_calls(&mut bench, 3 + 938), [age_call("x", "940")]);
     // Another client has raised the age further.
     bench.receive_bytes(bulk("a 40000 x").as_bytes(), 1_000);
     assert_eq!(take_age_calls(&mut bench, 10_999), [[""; 4]; 0]);
-    assert_eq!(take_age_calls(&mut bench, 11_000), [call("x", "50000")]);
+    assert_eq!(take_age_calls(&mut bench, 11_000), [age_call("x", "50000")]);
     bench.receive_bytes(bulk("a 50000 x").as_bytes(), 11_000);
     // The client counts on if it connects to the same run again.
     bench.link.cut(Fault::Down("reset".into()), at(12_000));
     let now = bench.redial(12_000);
     greet_aged(&mut bench, ("a", &marker, "a 50000 x"), now);
     load_age(&mut bench, 60_000);
-    assert_eq!(take_age_calls(&mut bench, 60_000), [call("x", "99000")]);
+    assert_eq!(take_age_calls(&mut bench, 60_000), [age_call("x", "99000")]);
     bench.receive_bytes(bulk("a 86400000 x").as_bytes(), 60_000);
     for hour in 1..100 {
         let now = 60_000 + hour * 3_600_000;
@@ -1324,8 +1332,8 @@ fn lost_generation_marker_is_restored_together_with_a_new_age_record() {
     let marker = own_marker(&bench);
     greet_as(&mut bench, "a", "", 0);
     // The handshake with another master shows the marker.
-    let other = Marker::read(marker.as_bytes()).expect("a marker");
-    (bench.shared.options.markers).record_marker(&NodeName::new("other"), other, true);
+    let other_marker = Marker::read(marker.as_bytes()).expect("a marker");
+    (bench.shared.options.markers).record_marker(&NodeName::new("other"), other_marker, true);
     bench.push_request(1, acquire(1));
     bench.link.take(at(1));
     assert_eq!(bench.recorded.kinds(), ["quarantined"]);
@@ -1499,15 +1507,24 @@ fn queued_requests_are_sent_in_one_call_and_answered_one_by_one() {
     assert_eq!(combined_key_counts(&bench.take_written()), [8]);
     bench.receive_bytes(b"*8\r\n:-1\r\n:7\r\n*2\r\n:5\r\n:6\r\n", 5);
     bench.receive_bytes(b":9\r\n-WRONGTYPE x\r\n:9\r\n:9\r\n:9\r\n", 6);
-    let granted = |number, counter| {
+    let granted_answer = |number, counter| {
         let counter = Some(counter);
         (number, Ok(Answer::Granted { counter }))
     };
     let (ttl_left, line) = (Some(ms(5)), None);
-    let refused = (3, Ok(Answer::Refused { ttl_left, line }));
-    let mut expected = vec![granted(1, 1), granted(2, 7), refused, granted(4, 9)];
+    let refused_answer = (3, Ok(Answer::Refused { ttl_left, line }));
+    let mut expected = vec![
+        granted_answer(1, 1),
+        granted_answer(2, 7),
+        refused_answer,
+        granted_answer(4, 9),
+    ];
     expected.push((5, Err(Fault::WrongType)));
-    expected.extend([granted(6, 9), granted(7, 9), granted(8, 9)]);
+    expected.extend([
+        granted_answer(6, 9),
+        granted_answer(7, 9),
+        granted_answer(8, 9),
+    ]);
     assert_eq!(bench.recorded.take_all(), expected);
 }
 
@@ -1681,8 +1698,8 @@ fn unanswered_releases_of_a_combined_call_are_sent_on_the_next_connection() {
 
 /// Counts in the written bytes the calls of the built-in command DELIFEQ, and the calls of scripts.
 fn releases(written: &str) -> (usize, usize) {
-    let count = |word: &str| written.matches(word).count();
-    (count("DELIFEQ"), count("EVALSHA"))
+    let count_of = |word: &str| written.matches(word).count();
+    (count_of("DELIFEQ"), count_of("EVALSHA"))
 }
 
 /// A bench whose server executes releases with the built-in delete command, because the trial of the command was

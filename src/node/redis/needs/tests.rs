@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 
 use super::*;
 use crate::node::redis::call::Call;
-use crate::node::redis::script::{CARRY, RAISE, Script};
+use crate::node::redis::script::{CARRY_COUNTERS, RAISE_MARKER, Script};
 use crate::node::redis::source::with_parts;
 
 /// The purposes whose rights the line `ACL SETUSER quorate` in `docs/operations.md` grants.
@@ -131,7 +131,7 @@ fn rights_table() -> String {
             let command = format!("`{}`", need.command());
             let family = need.family().map(|family| match family {
                 Family::Lock => "the lock key".to_owned(),
-                family => format!("`{}`", family.before()),
+                family => format!("`{}`", family.key_prefix()),
             });
             let channel = need.channels().map(|channels| format!("`{channels}`"));
             if !commands.contains(&command) {
@@ -183,7 +183,7 @@ fn every_redis_call_of_a_script_is_in_the_table_of_rights() {
 
 #[test]
 fn every_call_of_a_script_for_operators_is_in_the_table_of_operator_rights() {
-    for row in [&RAISE, &CARRY] {
+    for row in [&RAISE_MARKER, &CARRY_COUNTERS] {
         calls_are_listed(&with_parts(row.source), row.purposes);
         let rights = operator_purposes();
         assert!(row.purposes.iter().all(|purpose| rights.contains(purpose)));

@@ -10,7 +10,8 @@ fn header(source: &str) -> String {
 fn header_of_every_script_names_its_keys_and_arguments_in_order() {
     let rows = Script::ALL.into_iter().map(Script::row);
     let rows = rows.map(|row| (row.source, &row.keys, &row.args));
-    let of_operators = [&RAISE, &CARRY].map(|row| (row.source, &row.keys, &row.args));
+    let of_operators =
+        [&RAISE_MARKER, &CARRY_COUNTERS].map(|row| (row.source, &row.keys, &row.args));
     for (source, keys, args) in rows.chain(of_operators) {
         let header = header(source);
         let (_, argument_text) = header
@@ -19,7 +20,7 @@ fn header_of_every_script_names_its_keys_and_arguments_in_order() {
         let (key_text, argument_text) = argument_text
             .split_once(" ARGV: ")
             .expect("the header must name ARGV");
-        let (Keys::One(name) | Keys::Many(name)) = keys;
+        let (ScriptKeys::One(name) | ScriptKeys::Many(name)) = keys;
         assert!(key_text.starts_with(name), "{name} in {header:?}");
         let mut rest = argument_text.split("Reply").next().unwrap_or_default();
         for name in [args.first, args.each, args.last].concat() {
@@ -34,9 +35,9 @@ fn header_of_every_script_names_its_keys_and_arguments_in_order() {
 #[test]
 fn highest_argument_index_in_a_script_equals_the_listed_number_of_arguments() {
     let rows = Script::ALL.map(|script| (script.source(), &script.row().args));
-    let raise = with_parts(RAISE.source);
-    for (source, args) in rows.into_iter().chain([(&*raise, &RAISE.args)]) {
-        let Args { first, each, last } = args;
+    let raise = with_parts(RAISE_MARKER.source);
+    for (source, args) in rows.into_iter().chain([(&*raise, &RAISE_MARKER.args)]) {
+        let ScriptArgs { first, each, last } = args;
         if !each.is_empty() {
             continue;
         }
@@ -67,6 +68,6 @@ fn script_is_found_by_its_source() {
 
 #[test]
 fn every_script_belongs_to_exactly_one_set_of_loaded_scripts() {
-    let loaded = Set::ALL.into_iter().flat_map(Set::scripts);
+    let loaded = ScriptSet::ALL.into_iter().flat_map(ScriptSet::scripts);
     assert!(loaded.eq(Script::ALL));
 }

@@ -7,7 +7,7 @@ use super::arguments::{
     arc_claim, fairness_of_release, fairness_of_waiter, fenced_claim, is_absent, millis,
 };
 use crate::node::numbers::parse_whole;
-use crate::node::redis::layout::{LEAVES, NOTED, WITHDRAWN_TTL};
+use crate::node::redis::layout::{LEAVES_QUEUES_FLAG, NOTED_FLAG, WITHDRAWN_TTL};
 use crate::node::{Claim, ExtendItem, Fairness, Group, Mode, Part, Request, Token};
 
 fn read_group(keys: &[&[u8]], modes: &[&[u8]]) -> Option<Group> {
@@ -74,8 +74,8 @@ pub(super) fn release(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
         fairness_of_release(waiter)?,
     )?;
     Some(Request::Release {
-        claim: arc_claim(claim, flags & NOTED != 0),
-        leave: flags & LEAVES != 0,
+        claim: arc_claim(claim, flags & NOTED_FLAG != 0),
+        leave: flags & LEAVES_QUEUES_FLAG != 0,
     })
 }
 

@@ -47,12 +47,12 @@ pub(super) fn release(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
 /// would get if it were sent alone. The client sends a request with an error again, alone.
 pub fn reply_to_many(requests: &[Request], replies: &[Vec<u8>], out: &mut Vec<u8>) {
     if let Some(Request::Release { .. }) = requests.first() {
-        let sign = |reply: &Vec<u8>| match reply.as_slice() {
+        let sign_of_reply = |reply: &Vec<u8>| match reply.as_slice() {
             b":1\r\n" => DELETED,
             b":0\r\n" => NOT_OURS,
             _ => NOT_RELEASED,
         };
-        let signs: Vec<u8> = replies.iter().map(sign).collect();
+        let signs: Vec<u8> = replies.iter().map(sign_of_reply).collect();
         return bulk(Some(&signs), out);
     }
     write_array(replies.len(), out);

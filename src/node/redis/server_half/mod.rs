@@ -18,7 +18,7 @@ pub use write::{announcement, bulk, number, subscribed, wake_up};
 
 use super::resp::{self, Value};
 use super::script::Script;
-use crate::keys::LEADER;
+use crate::keys::LEADER_CHANNEL_PREFIX;
 use crate::node::Request;
 use crate::node::numbers::parse_whole;
 
@@ -65,7 +65,9 @@ pub fn received<'a>(
             plain::list(cursor, pattern, count)?
         }
         [kind @ (b"SUBSCRIBE" | b"UNSUBSCRIBE"), channel] => Request::Watch {
-            key: channel.strip_prefix(LEADER.as_bytes())?.into(),
+            key: channel
+                .strip_prefix(LEADER_CHANNEL_PREFIX.as_bytes())?
+                .into(),
             on: *kind == b"SUBSCRIBE",
         },
         _ => return None,

@@ -5,11 +5,11 @@ use std::mem::discriminant;
 use std::time::Duration;
 
 use super::write::{bulk, number, subscribed, write_array, write_header};
-use crate::keys::LEADER;
+use crate::keys::LEADER_CHANNEL_PREFIX;
 use crate::node::note::{milliseconds, stored};
 use crate::node::redis::decode::{extended_from_digit, shape_of_reply};
 use crate::node::redis::refusal::{OTHER_MASTERS, YOUNG};
-use crate::node::waiter_id::{READER, describe};
+use crate::node::waiter_id::{READER_SUFFIX, describe};
 use crate::node::{
     Answer, Extended, Fault, Hold, KeyState, NoteItem, Permit, QueueInfo, Request, Shape,
     StoredValue, Waiter,
@@ -68,7 +68,7 @@ fn reply_with(request: &Request, answer: &Answer, note: Option<&[u8]>, out: &mut
         }
         Answer::Watching => {
             if let Request::Watch { key, on } = request {
-                subscribed(*on, &[LEADER.as_bytes(), key].concat(), out);
+                subscribed(*on, &[LEADER_CHANNEL_PREFIX.as_bytes(), key].concat(), out);
             }
         }
     }
@@ -242,8 +242,8 @@ fn full_id(waiter: &Waiter) -> String {
     let (Some(pid), Some(since)) = (waiter.pid, waiter.since) else {
         return waiter.id.clone();
     };
-    let (short, reader) = match waiter.id.strip_suffix(READER) {
-        Some(short) => (short, READER),
+    let (short, reader) = match waiter.id.strip_suffix(READER_SUFFIX) {
+        Some(short) => (short, READER_SUFFIX),
         None => (&*waiter.id, ""),
     };
     let host = waiter.host.as_deref().unwrap_or_default();

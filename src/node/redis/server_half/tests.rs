@@ -15,7 +15,7 @@ use crate::node::redis::decode::{NoAnswer, decode};
 use crate::node::redis::deletion::Deletion;
 use crate::node::redis::loaded::Scripts;
 use crate::node::redis::many::decode_many;
-use crate::node::redis::runs::Placed;
+use crate::node::redis::runs::PlacedRequest;
 use crate::node::{
     Answer, Claim, Class, Ended, ExtendItem, Extended, Fairness, Fault, Group, Hold, KeyState,
     Mode, NewValue, Note, NoteItem, Page, Part, Permit, QueueInfo, Reply, ServerRun, StoredValue,
@@ -55,20 +55,20 @@ fn script_of(sha: &[u8]) -> Option<Script> {
     Script::ALL.get(index).copied()
 }
 
-fn sent(request: &Request, checked: bool) -> Vec<u8> {
+fn sent_bytes(request: &Request, checked: bool) -> Vec<u8> {
     let mut out = Vec::new();
     scripts(checked).encode(request, &ServerRun::new(RUN), &mut out);
     out
 }
 
-fn words(bytes: &[u8]) -> Vec<&[u8]> {
+fn split_words(bytes: &[u8]) -> Vec<&[u8]> {
     let (words, len) = command(bytes).expect("the command must be complete");
     assert_eq!(len, bytes.len());
     words
 }
 
 fn receive_one(bytes: &[u8]) -> Request {
-    match received(&words(bytes), script_of) {
+    match received(&split_words(bytes), script_of) {
         Some(Received::One(request)) => request,
         other => panic!("one request must be received, not {other:?}"),
     }
@@ -82,11 +82,11 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 1..9)
 }
 
-fn millis() -> impl Strategy<Value = Duration> {
+fn any_millis() -> impl Strategy<Value = Duration> {
     (1..86_400_000_u64).prop_map(Duration::from_millis)
 }
 
-fn word() -> impl Strategy<Value = String> {
+fn any_word() -> impl Strategy<Value = String> {
     vec(
         prop::sample::select(vec!['a', 'b', '\u{e9}', '-', '7']),
         1..6,
@@ -94,20 +94,20 @@ fn word() -> impl Strategy<Value = String> {
     .prop_map(|letters| letters.into_iter().collect())
 }
 
-fn ticket() -> impl Strategy<Value = Ticket> {
-    (word(), any::<u64>(), millis()).prop_map(|(waiter, number, heartbeat)| Ticket {
+fn any_ticket() -> impl Strategy<Value = Ticket> {
+    (any_word(), any::<u64>(), any_millis()).prop_map(|(waiter, number, heartbeat)| Ticket {
         waiter: waiter.into(),
         number,
         heartbeat,
     })
 }
 
-fn queued() -> impl Strategy<Value = Fairness> {
-    of(ticket()).prop_map(|ticket| Fairness::Fair(ticket.map(Box::new)))
+fn queued_fairness() -> impl Strategy<Value = Fairness> {
+    of(any_ticket()).prop_map(|ticket| Fairness::Fair(ticket.map(Box::new)))
 }
 
 /// Removes the parts of a place that a release does not carry.
-fn leaving(fairness: Fairness) -> Fairness {
+fn leaving_queue(fairness: Fairness) -> Fairness {
     let only_id = |ticket: Box<Ticket>| {
         Box::new(Ticket {
             number: 0,
@@ -121,11 +121,11 @@ fn leaving(fairness: Fairness) -> Fairness {
     }
 }
 
-fn group() -> impl Strategy<Value = Group> {
+fn any_group() -> impl Strategy<Value = Group> {
     let mode = prop_oneof![
         Just(Mode::Exclusive),
         Just(Mode::Class(Class::Shared)),
-        word().prop_map(|id| Mode::Class(Class::Owner(id.into()))),
+        any_word().prop_map(|id| Mode::Class(Class::Owner(id.into()))),
     ];
     let part = (key(), mode).prop_map(|(key, mode)| Part {
         key: key.into(),
@@ -134,44 +134,44 @@ fn group() -> impl Strategy<Value = Group> {
     vec(part, 1..4).prop_map(Group::new)
 }
 
-fn plain() -> impl Strategy<Value = Claim> {
+fn plain_claim() -> impl Strategy<Value = Claim> {
     (key(), token()).prop_map(|(key, token)| Claim::new("", &key, token, true))
 }
 
-fn grouped() -> impl Strategy<Value = Claim> {
-    (group(), token()).prop_map(|(group, token)| {
+fn group_claim() -> impl Strategy<Value = Claim> {
+    (any_group(), token()).prop_map(|(group, token)| {
         let key = group.parts()[0].key.clone();
         Claim::new("", &key, token, true).with_group(group)
     })
 }
 
-fn slot(permits: impl Strategy<Value = u8>) -> impl Strategy<Value = Claim> {
+fn permit_claim(permits: impl Strategy<Value = u8>) -> impl Strategy<Value = Claim> {
     (key(), token(), 0..64_u8, permits).prop_map(|(name, token, slot, permits)| {
         let permit = Permit::new(name.into(), slot, permits);
         Claim::new("", &permit.key(), token, true).with_permit(permit)
     })
 }
 
-fn acquires() -> impl Strategy<Value = Request> {
+fn acquire_requests() -> impl Strategy<Value = Request> {
     let fair = |(claim, fairness): (Claim, Fairness)| claim.with_fairness(fairness);
-    let replacing = (group(), token(), token(), queued());
+    let replacing = (any_group(), token(), token(), queued_fairness());
     let claim = prop_oneof![
-        plain(),
-        (plain(), queued()).prop_map(fair),
-        (grouped(), queued()).prop_map(fair),
-        (slot(1..=64_u8), queued()).prop_map(fair),
+        plain_claim(),
+        (plain_claim(), queued_fairness()).prop_map(fair),
+        (group_claim(), queued_fairness()).prop_map(fair),
+        (permit_claim(1..=64_u8), queued_fairness()).prop_map(fair),
         replacing.prop_map(|(group, token, replaced_token, fairness)| {
             let key = group.parts()[0].key.clone();
             let claim = Claim::new("", &key, token, true).with_fairness(fairness);
             claim.with_group(group.instead_of(replaced_token))
         }),
     ];
-    let unfenced = (key(), token(), millis()).prop_map(|(key, token, ttl)| Request::Acquire {
+    let unfenced = (key(), token(), any_millis()).prop_map(|(key, token, ttl)| Request::Acquire {
         claim: Arc::new(Claim::new("", &key, token, false)),
         ttl,
         proposal: 0,
     });
-    let fenced = (claim, millis(), any::<u64>());
+    let fenced = (claim, any_millis(), any::<u64>());
     prop_oneof![
         1 => unfenced,
         5 => fenced.prop_map(|(claim, ttl, proposal)| Request::Acquire {
@@ -182,22 +182,22 @@ fn acquires() -> impl Strategy<Value = Request> {
     ]
 }
 
-fn confirms() -> impl Strategy<Value = Request> {
-    let claim = prop_oneof![plain(), grouped()];
+fn confirm_requests() -> impl Strategy<Value = Request> {
+    let claim = prop_oneof![plain_claim(), group_claim()];
     (claim, any::<u64>()).prop_map(|(claim, token)| Request::Confirm {
         claim: Arc::new(claim),
         token,
     })
 }
 
-fn releases() -> impl Strategy<Value = Request> {
-    let fair = |(claim, fairness): (Claim, Fairness)| claim.with_fairness(leaving(fairness));
+fn release_requests() -> impl Strategy<Value = Request> {
+    let fair = |(claim, fairness): (Claim, Fairness)| claim.with_fairness(leaving_queue(fairness));
     let claim = prop_oneof![
-        plain(),
-        (plain(), queued()).prop_map(fair),
-        (grouped(), queued()).prop_map(fair),
+        plain_claim(),
+        (plain_claim(), queued_fairness()).prop_map(fair),
+        (group_claim(), queued_fairness()).prop_map(fair),
         // The release of a slot does not carry the number of slots.
-        (slot(Just(1)), queued()).prop_map(fair),
+        (permit_claim(Just(1)), queued_fairness()).prop_map(fair),
     ];
     (claim, any::<bool>(), any::<bool>()).prop_map(|(claim, leave, noted)| {
         if noted {
@@ -211,29 +211,29 @@ fn releases() -> impl Strategy<Value = Request> {
 }
 
 /// Extensions of plain locks, and of groups. Each lock has another lock value.
-fn extensions() -> impl Strategy<Value = Request> {
-    let withdrawn = |claim: Claim, ttl: Duration, note: bool| {
+fn extend_requests() -> impl Strategy<Value = Request> {
+    let extend_item = |claim: Claim, ttl: Duration, note: bool| {
         let claim = Arc::new(claim);
         if ttl.is_zero() {
             claim.withdraw();
         }
         ExtendItem { claim, ttl, note }
     };
-    let ttl = || prop_oneof![1 => Just(Duration::ZERO), 3 => millis()];
-    let item = (plain(), ttl(), any::<bool>()).prop_map(move |(claim, ttl, note)| {
+    let ttl = || prop_oneof![1 => Just(Duration::ZERO), 3 => any_millis()];
+    let item = (plain_claim(), ttl(), any::<bool>()).prop_map(move |(claim, ttl, note)| {
         let note = note && !ttl.is_zero();
         if note {
             claim.take_note();
         }
-        withdrawn(claim, ttl, note)
+        extend_item(claim, ttl, note)
     });
-    let agreed = (grouped(), 1..MAX_NUMBER).prop_map(|(claim, number)| {
+    let agreed = (group_claim(), 1..MAX_NUMBER).prop_map(|(claim, number)| {
         claim.agreed(Some(number));
         claim
     });
-    let of_group = prop_oneof![plain(), agreed.boxed()];
+    let of_group = prop_oneof![plain_claim(), agreed.boxed()];
     let of_group = (of_group, ttl());
-    let of_group = of_group.prop_map(move |(claim, ttl)| withdrawn(claim, ttl, false));
+    let of_group = of_group.prop_map(move |(claim, ttl)| extend_item(claim, ttl, false));
     let is_group = |items: &Vec<ExtendItem>| items.iter().any(|item| item.claim.group().is_some());
     prop_oneof![
         vec(item, 1..5),
@@ -244,7 +244,7 @@ fn extensions() -> impl Strategy<Value = Request> {
     })
 }
 
-fn breaks() -> impl Strategy<Value = Request> {
+fn force_release_requests() -> impl Strategy<Value = Request> {
     let ended = (key(), key()).prop_map(|(value, record)| Ended::new(&value, &record));
     (key(), vec(ended, 0..4), any::<bool>()).prop_map(|(key, ended, delete)| Request::Break {
         key: key.into(),
@@ -254,13 +254,16 @@ fn breaks() -> impl Strategy<Value = Request> {
 }
 
 /// Looks at locks, and at slots of semaphores, whose queue has another name.
-fn statuses() -> impl Strategy<Value = Request> {
-    let key = prop_oneof![key(), slot(Just(1)).prop_map(|claim| claim.key().to_vec()),];
+fn status_requests() -> impl Strategy<Value = Request> {
+    let key = prop_oneof![
+        key(),
+        permit_claim(Just(1)).prop_map(|claim| claim.key().to_vec()),
+    ];
     key.prop_map(|key| Request::Status { key: key.into() })
 }
 
-fn values() -> impl Strategy<Value = Request> {
-    let reads = (plain(), any::<u64>()).prop_map(|(claim, token)| Request::Read {
+fn value_requests() -> impl Strategy<Value = Request> {
+    let reads = (plain_claim(), any::<u64>()).prop_map(|(claim, token)| Request::Read {
         claim: Arc::new(claim),
         token,
     });
@@ -277,8 +280,8 @@ fn values() -> impl Strategy<Value = Request> {
     prop_oneof![reads, writes]
 }
 
-fn notes() -> impl Strategy<Value = Request> {
-    let item = (plain(), of((word(), any::<u64>())), any::<bool>());
+fn note_requests() -> impl Strategy<Value = Request> {
+    let item = (plain_claim(), of((any_word(), any::<u64>())), any::<bool>());
     let item = item.prop_map(|(claim, note, announce)| {
         let claim = Arc::new(claim);
         if note.is_none() {
@@ -298,7 +301,7 @@ fn notes() -> impl Strategy<Value = Request> {
     })
 }
 
-fn lists() -> impl Strategy<Value = Request> {
+fn list_requests() -> impl Strategy<Value = Request> {
     (key(), any::<u64>(), any::<u32>()).prop_map(|(pattern, cursor, count)| Request::List {
         page: Arc::new(Page {
             pattern: pattern.into(),
@@ -308,7 +311,7 @@ fn lists() -> impl Strategy<Value = Request> {
     })
 }
 
-fn watches() -> impl Strategy<Value = Request> {
+fn watch_requests() -> impl Strategy<Value = Request> {
     (key(), any::<bool>()).prop_map(|(key, on)| Request::Watch {
         key: key.into(),
         on,
@@ -316,18 +319,18 @@ fn watches() -> impl Strategy<Value = Request> {
 }
 
 /// Requests that contain only parts that a command carries.
-fn requests() -> impl Strategy<Value = Request> {
+fn any_request() -> impl Strategy<Value = Request> {
     prop_oneof![
-        4 => acquires(),
-        2 => confirms(),
-        4 => releases(),
-        2 => extensions(),
-        1 => breaks(),
-        1 => statuses(),
-        2 => values(),
-        1 => notes(),
-        1 => lists(),
-        1 => watches(),
+        4 => acquire_requests(),
+        2 => confirm_requests(),
+        4 => release_requests(),
+        2 => extend_requests(),
+        1 => force_release_requests(),
+        1 => status_requests(),
+        2 => value_requests(),
+        1 => note_requests(),
+        1 => list_requests(),
+        1 => watch_requests(),
     ]
 }
 
@@ -335,7 +338,7 @@ fn requests() -> impl Strategy<Value = Request> {
 const REQUESTS: usize = 11;
 
 /// The index of a request's variant. A new variant does not compile until it has an index here. Then
-/// `every_kind_of_request_answer_and_script_is_drawn` demands that `requests` draws it.
+/// `every_kind_of_request_answer_and_script_is_drawn` demands that `any_request` draws it.
 fn kind_of(request: &Request) -> usize {
     match request {
         Request::Acquire { .. } => 0,
@@ -385,7 +388,7 @@ fn kinds_in(answer: &Answer) -> Vec<usize> {
 }
 
 /// Faults whose error a server can send, and which the client reads without a change.
-fn faults() -> impl Strategy<Value = Fault> {
+fn any_fault() -> impl Strategy<Value = Fault> {
     prop_oneof![
         prop::sample::select(vec![
             Fault::WrongType,
@@ -395,15 +398,15 @@ fn faults() -> impl Strategy<Value = Fault> {
             Fault::Misconf,
             Fault::Busy,
         ]),
-        word().prop_map(|word| Fault::OtherMasters(format!("2 {word}").into())),
-        word().prop_map(|word| Fault::Server(format!("ERR {word}").into())),
-        millis().prop_map(Fault::Quarantined),
+        any_word().prop_map(|word| Fault::OtherMasters(format!("2 {word}").into())),
+        any_word().prop_map(|word| Fault::Server(format!("ERR {word}").into())),
+        any_millis().prop_map(Fault::Quarantined),
     ]
 }
 
-fn note() -> impl Strategy<Value = Note> {
+fn any_note() -> impl Strategy<Value = Note> {
     let since = (0..4_000_000_000_000_u64).prop_map(|ms| UNIX_EPOCH + Duration::from_millis(ms));
-    (word(), 1..=u32::MAX, word(), since, of(word())).prop_map(
+    (any_word(), 1..=u32::MAX, any_word(), since, of(any_word())).prop_map(
         |(host, pid, process, since, text)| Note {
             host,
             pid,
@@ -416,7 +419,7 @@ fn note() -> impl Strategy<Value = Note> {
 
 fn queue_info(with_note: bool) -> impl Strategy<Value = QueueInfo> {
     let number = || 0..MAX_NUMBER;
-    (number(), number(), of((key(), of(note())))).prop_map(move |(ahead, ticket, holder)| {
+    (number(), number(), of((key(), of(any_note())))).prop_map(move |(ahead, ticket, holder)| {
         let (holder, note) = holder.unzip();
         QueueInfo {
             ahead,
@@ -438,7 +441,7 @@ fn free_slots(permits: u8) -> impl Strategy<Value = QueueInfo> {
     })
 }
 
-fn acquired(claim: &Claim) -> BoxedStrategy<Answer> {
+fn acquired_answer(claim: &Claim) -> BoxedStrategy<Answer> {
     let queues = matches!(claim.fairness(), Fairness::Fair(_));
     let numbered = claim.fenced() || queues;
     let counter = if numbered {
@@ -452,7 +455,7 @@ fn acquired(claim: &Claim) -> BoxedStrategy<Answer> {
         None => Just(None).boxed(),
     };
     let ttl = if numbered {
-        of(millis()).boxed()
+        of(any_millis()).boxed()
     } else {
         Just(None).boxed()
     };
@@ -467,7 +470,7 @@ fn acquired(claim: &Claim) -> BoxedStrategy<Answer> {
     .boxed()
 }
 
-fn extended(keys: usize) -> impl Strategy<Value = Answer> {
+fn extended_answer(keys: usize) -> impl Strategy<Value = Answer> {
     let item = prop_oneof![
         4 => prop::sample::select(vec![
             Extended::Kept,
@@ -477,15 +480,15 @@ fn extended(keys: usize) -> impl Strategy<Value = Answer> {
             Extended::Unnoted,
             Extended::strange(),
         ]),
-        1 => faults().prop_map(Extended::Unknown),
+        1 => any_fault().prop_map(Extended::Unknown),
     ];
     vec(item, keys).prop_map(Answer::Extended)
 }
 
-fn waiter() -> impl Strategy<Value = Waiter> {
-    let id = (word(), any::<bool>());
-    let described = of((word(), any::<u32>(), 0..4_000_000_000_000_u64));
-    (id, described, millis()).prop_map(|((short, reads), described, lives)| {
+fn any_waiter() -> impl Strategy<Value = Waiter> {
+    let id = (any_word(), any::<bool>());
+    let described = of((any_word(), any::<u32>(), 0..4_000_000_000_000_u64));
+    (id, described, any_millis()).prop_map(|((short, reads), described, lives)| {
         let full = match described {
             Some((host, pid, since)) => format!("{short}/{host}:{pid}:{since}"),
             None => short,
@@ -495,12 +498,12 @@ fn waiter() -> impl Strategy<Value = Waiter> {
 }
 
 /// States of locks: of a plain lock with a note, or of a lock with several holds.
-fn state(with_queue: bool) -> impl Strategy<Value = Answer> {
-    let held = (key(), of(note()), of(any::<u64>()));
-    let hold = (key(), millis(), of(note()));
+fn any_state(with_queue: bool) -> impl Strategy<Value = Answer> {
+    let held = (key(), of(any_note()), of(any::<u64>()));
+    let hold = (key(), any_millis(), of(any_note()));
     let hold = hold.prop_map(|(value, lives, note)| Hold::new(value, lives, note));
-    let queue = vec(waiter(), if with_queue { 0..3 } else { 0..1 });
-    let rest = (of(millis()), of(any::<u64>()), queue);
+    let queue = vec(any_waiter(), if with_queue { 0..3 } else { 0..1 });
+    let rest = (of(any_millis()), of(any::<u64>()), queue);
     (of(held), vec(hold, 0..3), rest).prop_map(|(held, holds, (ttl_left, counter, queue))| {
         let (holder, note, term) = match held {
             Some((holder, note, term)) => (Some(holder), note, term),
@@ -534,11 +537,11 @@ fn value_read() -> impl Strategy<Value = Answer> {
 }
 
 /// Answers that fit a request.
-fn answers(request: &Request) -> BoxedStrategy<Answer> {
+fn answers_to(request: &Request) -> BoxedStrategy<Answer> {
     // A counter of 1 in a reply to `Confirm` or `Write` is the sign of success.
     let above = || (2..=MAX_NUMBER).prop_map(Answer::CounterAbove);
     match request {
-        Request::Acquire { claim, .. } => acquired(claim),
+        Request::Acquire { claim, .. } => acquired_answer(claim),
         Request::Confirm { claim, .. } => {
             let alone = match claim.group() {
                 Some(_) => Answer::NotAlone,
@@ -550,10 +553,10 @@ fn answers(request: &Request) -> BoxedStrategy<Answer> {
         Request::Release { .. } => any::<bool>().prop_map(Answer::Released).boxed(),
         Request::Extend { items } => {
             let keys = items.iter().map(|item| item.claim.keys().count());
-            extended(keys.sum()).boxed()
+            extended_answer(keys.sum()).boxed()
         }
-        Request::Status { .. } => state(true).boxed(),
-        Request::Break { .. } => state(false).boxed(),
+        Request::Status { .. } => any_state(true).boxed(),
+        Request::Break { .. } => any_state(false).boxed(),
         Request::Read { .. } => prop_oneof![value_read(), Just(Answer::NotOurs), above()].boxed(),
         Request::Write { .. } => {
             let run = ServerRun::new(RUN);
@@ -570,11 +573,11 @@ fn answers(request: &Request) -> BoxedStrategy<Answer> {
 }
 
 /// Requests, each with a fitting answer or with a fault.
-fn exchanges() -> impl Strategy<Value = (Request, Result<Answer, Fault>)> {
-    requests().prop_flat_map(|request| {
+fn any_exchange() -> impl Strategy<Value = (Request, Result<Answer, Fault>)> {
+    any_request().prop_flat_map(|request| {
         let answer = prop_oneof![
-            5 => answers(&request).prop_map(Ok),
-            1 => faults().prop_map(Err),
+            5 => answers_to(&request).prop_map(Ok),
+            1 => any_fault().prop_map(Err),
         ];
         (Just(request), answer)
     })
@@ -582,8 +585,8 @@ fn exchanges() -> impl Strategy<Value = (Request, Result<Answer, Fault>)> {
 
 /// Several requests of one kind that one command can carry, each with a fitting answer or with a fault.
 fn batched_exchanges() -> impl Strategy<Value = Vec<(Request, Result<Answer, Fault>)>> {
-    let item = (plain(), any::<u64>());
-    (vec(item, 1..6), any::<bool>(), any::<bool>(), millis()).prop_flat_map(
+    let item = (plain_claim(), any::<u64>());
+    (vec(item, 1..6), any::<bool>(), any::<bool>(), any_millis()).prop_flat_map(
         |(claims, queues, acquires, ttl)| {
             let exchange = |(claim, proposal): (Claim, u64)| {
                 let claim = Arc::new(claim.with_fairness(if queues {
@@ -608,9 +611,9 @@ fn batched_exchanges() -> impl Strategy<Value = Vec<(Request, Result<Answer, Fau
                     _ => Answer::Released(true),
                 };
                 let answer = prop_oneof![
-                    3 => answers(&request).prop_map(Ok),
+                    3 => answers_to(&request).prop_map(Ok),
                     1 => Just(Ok(proposed)),
-                    1 => faults().prop_map(Err),
+                    1 => any_fault().prop_map(Err),
                 ];
                 (Just(request), answer)
             };
@@ -622,15 +625,15 @@ fn batched_exchanges() -> impl Strategy<Value = Vec<(Request, Result<Answer, Fau
 proptest! {
     #[test]
     fn server_half_receives_the_request_that_the_client_half_sent(
-        request in requests(),
+        request in any_request(),
         checked in any::<bool>(),
     ) {
-        let received = receive_one(&sent(&request, checked));
+        let received = receive_one(&sent_bytes(&request, checked));
         prop_assert_eq!(format!("{received:?}"), format!("{request:?}"));
     }
 
     #[test]
-    fn client_half_reads_the_answer_that_the_server_half_wrote((request, answer) in exchanges()) {
+    fn client_half_reads_the_answer_that_the_server_half_wrote((request, answer) in any_exchange()) {
         let mut out = Vec::new();
         reply(&request, &answer, None, &mut out);
         let parsed = resp::parse(&out).expect("the reply must be valid");
@@ -642,14 +645,14 @@ proptest! {
 
     #[test]
     fn many_requests_and_their_answers_pass_through_both_halves(exchanges in batched_exchanges()) {
-        let place = |(request, _): &(Request, _)| Placed {
+        let place = |(request, _): &(Request, _)| PlacedRequest {
             member: Queued::new(request.clone(), Reply::ignored()),
             followers: 0,
         };
-        let run: Vec<Placed<Queued>> = exchanges.iter().map(place).collect();
+        let run: Vec<PlacedRequest<Queued>> = exchanges.iter().map(place).collect();
         let mut bytes = Vec::new();
         scripts(false).encode_many(&run, &mut bytes);
-        let Some(Received::Many(requests)) = received(&words(&bytes), script_of) else {
+        let Some(Received::Many(requests)) = received(&split_words(&bytes), script_of) else {
             panic!("many requests must be received");
         };
         let expected: Vec<&Request> = exchanges.iter().map(|(request, _)| request).collect();
@@ -674,8 +677,8 @@ proptest! {
 
     #[test]
     fn age_call_passes_through_both_halves(
-        words_sent in vec(word(), 3),
-        marker in prop_oneof![Just(String::new()), word()],
+        words_sent in vec(any_word(), 3),
+        marker in prop_oneof![Just(String::new()), any_word()],
         age_ms in any::<u64>(),
     ) {
         let call = AgeCall {
@@ -687,7 +690,7 @@ proptest! {
         };
         let mut bytes = Vec::new();
         call.write(&mut scripts(false).begin_call(Script::Age, 0, AgeCall::ARGS, &mut bytes));
-        let Some(Received::Age(read)) = received(&words(&bytes), script_of) else {
+        let Some(Received::Age(read)) = received(&split_words(&bytes), script_of) else {
             panic!("the call must be received");
         };
         prop_assert_eq!(read, call);
@@ -699,12 +702,12 @@ fn every_kind_of_request_answer_and_script_is_drawn() {
     let mut runner = TestRunner::deterministic();
     let (mut requests, mut answers, mut called) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     for _ in 0..2_000 {
-        let drawn = exchanges().new_tree(&mut runner).expect("an exchange");
+        let drawn = any_exchange().new_tree(&mut runner).expect("an exchange");
         let (request, answer) = drawn.current();
         requests.insert(kind_of(&request));
         answers.extend(answer.iter().flat_map(kinds_in));
-        let bytes = sent(&request, true);
-        if let [b"EVALSHA", sha, ..] = words(&bytes)[..] {
+        let bytes = sent_bytes(&request, true);
+        if let [b"EVALSHA", sha, ..] = split_words(&bytes)[..] {
             called.push(script_of(sha).expect("the script must be loaded"));
         }
     }
@@ -782,8 +785,8 @@ fn received_request_is_sent_again_as_the_same_command() {
             items: [note(&two), note(&slot)].into(),
         },
     ] {
-        let first = sent(&request, false);
-        let again = sent(&receive_one(&first), false);
+        let first = sent_bytes(&request, false);
+        let again = sent_bytes(&receive_one(&first), false);
         assert_eq!(
             first.escape_ascii().to_string(),
             again.escape_ascii().to_string()

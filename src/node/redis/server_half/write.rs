@@ -1,6 +1,6 @@
 //! Writes RESP3 values, and the messages that a server sends on a channel.
 
-use crate::keys::{LEADER, WAKE};
+use crate::keys::{LEADER_CHANNEL_PREFIX, WAKE_CHANNEL_PREFIX};
 
 pub(super) fn write_header(kind: u8, number: impl std::fmt::Display, out: &mut Vec<u8>) {
     out.push(kind);
@@ -38,12 +38,12 @@ pub fn subscribed(on: bool, channel: &[u8], out: &mut Vec<u8>) {
 
 /// The message that wakes the first waiter of the lock `key`. `process` is the id of the waiting client's `Redlock`.
 pub fn wake_up(process: &str, key: &[u8]) -> Vec<u8> {
-    message(&[WAKE, process].concat().into_bytes(), key)
+    message(&[WAKE_CHANNEL_PREFIX, process].concat().into_bytes(), key)
 }
 
 /// The message that announces a new leader of the election with the lock `key`.
 pub fn announcement(key: &[u8]) -> Vec<u8> {
-    message(&[LEADER.as_bytes(), key].concat(), key)
+    message(&[LEADER_CHANNEL_PREFIX.as_bytes(), key].concat(), key)
 }
 
 fn message(channel: &[u8], text: &[u8]) -> Vec<u8> {

@@ -17,12 +17,13 @@ use crate::settings::RestartGuard;
 impl<S: Store> SessionTask<S> {
     pub(super) async fn connect(&mut self) -> Result<Online<S::Session>, Fault> {
         let shared = self.shared.clone();
-        let limit = shared.context().connect_timeout;
+        let connect_timeout = shared.context().connect_timeout;
         let asked_at = self.now();
         let connected = self
-            .wait_without_session(asked_at + limit, shared.store.connect())
+            .wait_without_session(asked_at + connect_timeout, shared.store.connect())
             .await;
-        let (session, greeting) = connected.unwrap_or_else(|| Err(Fault::NoConnection(limit)))?;
+        let (session, greeting) =
+            connected.unwrap_or_else(|| Err(Fault::NoConnection(connect_timeout)))?;
         self.accept_greeting(session, greeting, asked_at)
     }
 

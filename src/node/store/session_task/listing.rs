@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Online, SessionTask};
 use crate::node::memory::Master;
-use crate::node::memory::items::Kind;
+use crate::node::memory::items::ItemKind;
 use crate::node::store::codec::{Moment, StoredItem};
 use crate::node::store::contract::{Clocked, Session, Store};
 use crate::node::{Answer, Fault, Page, Request};
@@ -44,7 +44,7 @@ impl<S: Store> SessionTask<S> {
             }
             let stored = StoredItem::read(&record.state, &[], moment).unwrap_or_default();
             for stored in stored {
-                if stored.item.id.kind == Kind::Text {
+                if stored.item.id.kind == ItemKind::Text {
                     master.put(stored.item);
                 }
             }
