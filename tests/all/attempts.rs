@@ -19,9 +19,9 @@ use quorate_contract::requests;
 const TEN_MINUTES: Duration = secs(600);
 
 fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
-    let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     Redlock::builder()
-        .nodes(nodes.collect())
+        .nodes(dyn_nodes.collect())
         .max_ttl(TEN_MINUTES)
         .ttl(TEN_MINUTES)
         .heartbeat(TEN_MINUTES)
@@ -33,7 +33,7 @@ fn fair_and_unordered(settings: RedlockBuilder) -> [Redlock; 2] {
         .map(|settings| settings.build().expect("good"))
 }
 
-fn holder(node: &Stubborn) -> Option<Vec<u8>> {
+fn holder_of(node: &Stubborn) -> Option<Vec<u8>> {
     node.master.with_master(|master, now| {
         let holder = master.peek(now, b"job").holder;
         holder.map(<[u8]>::to_vec)
@@ -76,7 +76,7 @@ async fn assert_acquire_leaves_nothing(redlock: &Redlock, nodes: &[Arc<Stubborn>
     );
     // The TTL of these keys is ten minutes, far longer than the test waits. So only a release can have deleted them.
     eventually("every key must be deleted", || {
-        nodes.iter().all(|node| holder(node).is_none())
+        nodes.iter().all(|node| holder_of(node).is_none())
     })
     .await;
 }
@@ -178,20 +178,20 @@ async fn waiter_starts_its_next_attempt_only_after_its_previous_attempt_is_undon
             }
             _ => Answered,
         });
-        let nodes = [
+        let masters = [
             granting_node,
             Stubborn::honest("b").held_by_another("job"),
             Stubborn::honest("c").held_by_another("job"),
         ];
-        let eager_builder = settings(&nodes).retry(Retry::new(ms(1), ms(1)));
+        let eager_builder = settings(&masters).retry(Retry::new(ms(1), ms(1)));
         let [fair, unordered] = fair_and_unordered(eager_builder);
         let redlock = if order == 0 { fair } else { unordered };
-        let waiter = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
+        let waiting_task = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
         eventually("the waiter must make several attempts", || {
             attempt_times.lock().expect("no panic").len() >= 4
         })
         .await;
-        waiter.abort();
+        waiting_task.abort();
         let attempt_times = attempt_times.lock().expect("no panic").clone();
         let release_times = release_times.lock().expect("no panic").clone();
         for (released_at, next_at) in release_times.iter().zip(&attempt_times[1..]) {
@@ -210,7 +210,7 @@ async fn waiter_leaves_the_queue_while_only_a_minority_of_masters_is_reachable()
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).held_by_another("job"));
     let builder = settings(&nodes).retry(Retry::new(ms(300), ms(300)));
     let redlock = builder.build().expect("good settings");
-    let waiter = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
+    let waiting_task = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
     eventually("the waiter must be queued", || queue_length(&nodes[2]) == 1).await;
     let fail_as_down = || |_: &Request| Fails(Fault::Down("switched off".into()), Duration::ZERO);
     nodes[0].set_rule(fail_as_down());
@@ -230,7 +230,7 @@ async fn waiter_leaves_the_queue_while_only_a_minority_of_masters_is_reachable()
     for node in &nodes {
         node.release_foreign("job");
     }
-    let outcome = tokio::time::timeout(PATIENCE, waiter).await;
+    let outcome = tokio::time::timeout(PATIENCE, waiting_task).await;
     outcome
         .expect("the waiting task must end in time")
         .expect("no panic")
@@ -283,8 +283,8 @@ async fn second_hold_of_an_owner_reuses_the_first_fencing_token_without_a_confir
     let [here, there] = fair_and_unordered(settings(&nodes).node_timeout(secs(5)));
     // The first master is down during the first acquire. Later it answers with a different fencing number.
     nodes[0].set_rule(|_| Fails(Fault::Down("off".into()), Duration::ZERO));
-    let outer = here.owner("o").expect("an id");
-    let outer = outer.acquire("job").await.expect("free");
+    let outer_owner = here.owner("o").expect("an id");
+    let outer_guard = outer_owner.acquire("job").await.expect("free");
     nodes[0].set_rule(|_| Answered);
     let confirm_count = Arc::new(AtomicU64::new(0));
     for (node, delay_ms) in nodes.iter().zip([0, 0, 100]) {
@@ -297,11 +297,11 @@ async fn second_hold_of_an_owner_reuses_the_first_fencing_token_without_a_confir
             }
         });
     }
-    let inner = there.owner("o").expect("an id");
-    let outcome = tokio::time::timeout(PATIENCE, inner.acquire("job")).await;
-    let inner = outcome
+    let inner_owner = there.owner("o").expect("an id");
+    let outcome = tokio::time::timeout(PATIENCE, inner_owner.acquire("job")).await;
+    let inner_guard = outcome
         .expect("the second acquire of the owner must end in time")
         .expect("the second acquire of the owner must be granted");
-    assert_eq!(inner.fencing_token(), outer.fencing_token());
+    assert_eq!(inner_guard.fencing_token(), outer_guard.fencing_token());
     assert_eq!(confirm_count.load(Ordering::Relaxed), 0);
 }

@@ -29,10 +29,10 @@ impl Node for CountingNode {
 }
 
 fn client_over(nodes: &[MemoryNode]) -> Redlock {
-    let nodes = nodes
+    let dyn_nodes = nodes
         .iter()
         .map(|node| Arc::new(node.clone()) as Arc<dyn Node>);
-    let redlock = Redlock::builder().nodes(nodes.collect()).build();
+    let redlock = Redlock::builder().nodes(dyn_nodes.collect()).build();
     redlock.expect("good settings")
 }
 
@@ -96,14 +96,14 @@ async fn invalid_argument_fails_with_a_one_line_error_before_any_request_is_sent
 async fn downgrade_of_a_lost_write_lock_reports_the_loss() {
     let nodes = ["m0", "m1", "m2"].map(MemoryNode::new);
     let redlock = client_over(&nodes);
-    let writer = redlock.acquire("doc").await.expect("free");
+    let writer_guard = redlock.acquire("doc").await.expect("free");
     redlock
         .break_lock("doc")
         .await
         .expect("the name must be valid");
-    assert!(writer.extend(Duration::from_secs(20)).await.is_err());
-    assert_eq!(writer.lost().await, LossCause::TakenAway);
-    let error = writer
+    assert!(writer_guard.extend(Duration::from_secs(20)).await.is_err());
+    assert_eq!(writer_guard.lost().await, LossCause::TakenAway);
+    let error = writer_guard
         .downgrade()
         .await
         .expect_err("the downgrade must fail, because the lock is lost");
@@ -138,14 +138,14 @@ async fn creation_of_a_quota_fails_if_a_master_is_unreachable_or_the_quota_exist
     assert_eq!(error.lines().count(), 1);
     nodes[1].set_condition(Condition::Up);
     // The failed `create` must store no value on any master.
-    let value = |master: &mut Master| {
+    let value_on = |master: &mut Master| {
         let key = b"quorate:value:prizes";
         master.peek(u64::MAX / 2, key).holder.map(<[u8]>::to_vec)
     };
     assert!(
         nodes
             .iter()
-            .all(|node| node.with_master(|m, _| value(m)).is_none())
+            .all(|node| node.with_master(|m, _| value_on(m)).is_none())
     );
     quota
         .create(10)
@@ -166,18 +166,22 @@ async fn creation_of_a_quota_fails_if_a_master_is_unreachable_or_the_quota_exist
 #[tokio::test]
 async fn callers_with_limits_of_two_and_three_share_at_most_three_permits() {
     let redlock = Redlock::in_memory(3);
-    let attempt = |permits| redlock.semaphore("api", permits).try_acquire();
-    let first = attempt(2).await.expect("an answer").acquired();
-    let second = attempt(2).await.expect("an answer").acquired();
-    assert!(first.is_some() && second.is_some());
-    assert!(attempt(2).await.expect("an answer").acquired().is_none());
-    let third = attempt(3).await.expect("an answer").acquired();
-    assert_eq!(third.as_ref().and_then(quorate::LockGuard::slot), Some(2));
-    assert!(attempt(3).await.expect("an answer").acquired().is_none());
-    // The first holder had slot 0, and `third` has slot 2. With a limit of two permits, only slots 0 and 1 count.
-    drop(first);
+    let try_permit = |permits| redlock.semaphore("api", permits).try_acquire();
+    let first_permit = try_permit(2).await.expect("an answer").acquired();
+    let second_permit = try_permit(2).await.expect("an answer").acquired();
+    assert!(first_permit.is_some() && second_permit.is_some());
+    assert!(try_permit(2).await.expect("an answer").acquired().is_none());
+    let third_permit = try_permit(3).await.expect("an answer").acquired();
+    assert_eq!(
+        third_permit.as_ref().and_then(quorate::LockGuard::slot),
+        Some(2)
+    );
+    assert!(try_permit(3).await.expect("an answer").acquired().is_none());
+    // The first holder had slot 0, and `third_permit` has slot 2. With a limit of two permits, only slots 0 and 1
+    // count.
+    drop(first_permit);
     redlock.flush().await;
-    assert!(attempt(2).await.expect("an answer").acquired().is_some());
+    assert!(try_permit(2).await.expect("an answer").acquired().is_some());
 }
 
 /// The locks of the values are held. The error must nevertheless say that the client uses no fencing tokens.

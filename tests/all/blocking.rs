@@ -39,20 +39,23 @@ fn blocking_lock_is_refused_to_others_until_its_release() {
     wait_until("all masters must have the key", || {
         count_masters_with(&masters, "r") == 3
     });
-    let other = client_over(&masters);
-    match other.try_acquire("r").expect("a quorum") {
+    let other_client = client_over(&masters);
+    match other_client.try_acquire("r").expect("a quorum") {
         TryAcquire::Held(refusal) => assert!(!refusal.held_here),
         TryAcquire::Acquired(_) => panic!("try_acquire must report the lock as held"),
     }
-    let verdict = other.status("r").expect("the name must be valid").verdict();
+    let verdict = other_client
+        .status("r")
+        .expect("the name must be valid")
+        .verdict();
     assert!(matches!(verdict, StatusVerdict::Held(_)), "{verdict:?}");
     let released = guard.release().expect("no runtime");
     assert!(released.was_valid && released.on >= 2, "{released:?}");
-    let next = other
+    let next_guard = other_client
         .acquire("r")
         .expect("the acquire after the release must succeed");
-    assert!(next.extend(secs(20)).is_ok());
-    assert_eq!(next.loss(), None);
+    assert!(next_guard.extend(secs(20)).is_ok());
+    assert_eq!(next_guard.loss(), None);
 }
 
 #[test]
@@ -145,8 +148,8 @@ fn blocking_lock_is_held_by_only_one_of_many_threads_at_a_time() {
 #[tokio::test]
 async fn blocking_calls_except_drop_are_refused_with_advice_inside_an_async_runtime() {
     let redlock = Redlock::in_memory(3);
-    let elsewhere = redlock.clone();
-    let guard = thread::spawn(move || elsewhere.acquire("r").expect("free"));
+    let thread_client = redlock.clone();
+    let guard = thread::spawn(move || thread_client.acquire("r").expect("free"));
     let guard = guard.join().expect("no panic");
     let error = redlock
         .acquire("other")
@@ -182,14 +185,14 @@ async fn blocking_calls_except_drop_are_refused_with_advice_inside_an_async_runt
         quota,
         Err(ValueError::NotAcquired(AcquireError::CannotBlock(_)))
     ));
-    let refused: Result<_, CannotBlock> = guard.release();
+    let release_result: Result<_, CannotBlock> = guard.release();
     assert!(
-        refused.is_err(),
+        release_result.is_err(),
         "`release` must be refused inside a runtime, because it would block the runtime"
     );
-    let elsewhere = redlock.clone();
-    let again = thread::spawn(move || elsewhere.acquire("r").map(drop));
-    assert!(again.join().expect("no panic").is_ok());
+    let thread_client = redlock.clone();
+    let second_acquire = thread::spawn(move || thread_client.acquire("r").map(drop));
+    assert!(second_acquire.join().expect("no panic").is_ok());
     // The last handle is dropped inside a runtime. This drop must not block.
     drop(redlock);
 }
@@ -197,26 +200,26 @@ async fn blocking_calls_except_drop_are_refused_with_advice_inside_an_async_runt
 #[tokio::test]
 async fn spawn_blocking_task_can_lock_only_with_a_handle_made_for_such_tasks() {
     let redlock = Redlock::in_memory(3);
-    let plain = redlock.clone();
-    let refused = tokio::task::spawn_blocking(move || plain.acquire("r").map(drop));
-    assert!(refused.await.expect("no panic").is_err());
+    let plain_client = redlock.clone();
+    let refused_task = tokio::task::spawn_blocking(move || plain_client.acquire("r").map(drop));
+    assert!(refused_task.await.expect("no panic").is_err());
     let locks = redlock.in_spawn_blocking();
-    let done = tokio::task::spawn_blocking(move || {
+    let blocking_task = tokio::task::spawn_blocking(move || {
         let guard = locks.acquire("r")?;
-        let free = guard.wait_lost(ms(1)) == Ok(None);
+        let is_still_held = guard.wait_lost(ms(1)) == Ok(None);
         drop(guard);
-        Ok::<_, AcquireError>(free)
+        Ok::<_, AcquireError>(is_still_held)
     });
-    assert_eq!(done.await.expect("no panic"), Ok(true));
+    assert_eq!(blocking_task.await.expect("no panic"), Ok(true));
 }
 
 #[test]
 fn blocking_scopes_can_be_nested_and_report_lost_locks() {
     let redlock = Redlock::in_memory(3);
-    let inner = redlock.scope("outer", |_| {
+    let inner_result = redlock.scope("outer", |_| {
         redlock.scope("inner", |guard| guard.is_valid())
     });
-    assert_eq!(inner, Ok(Ok(true)));
+    assert_eq!(inner_result, Ok(Ok(true)));
     // This lock expires after 500 ms, but the closure runs for 700 ms.
     let reported_cause = Arc::new(Mutex::new(None));
     let cause_slot = reported_cause.clone();
@@ -247,10 +250,11 @@ fn scope_whose_body_fails_returns_the_error_and_releases_the_lock() {
     let guard = redlock
         .acquire("r")
         .expect("the acquire after the failed scope must succeed");
-    let held: Result<(), Box<dyn std::error::Error>> =
+    let held_result: Result<(), Box<dyn std::error::Error>> =
         redlock.lock("r").wait(Wait::None).try_scope(|_| Ok(()));
     assert!(
-        held.expect_err("a scope that does not wait must be refused while the lock is held")
+        held_result
+            .expect_err("a scope that does not wait must be refused while the lock is held")
             .is::<ScopeError>()
     );
     drop(guard);
@@ -261,11 +265,11 @@ fn panic_of_a_progress_callback_reaches_the_thread_that_waits_for_the_lock() {
     let redlock = Redlock::in_memory(3);
     let guard = redlock.acquire("r").expect("free");
     let second_client = redlock.clone();
-    let waiter = thread::spawn(move || {
+    let waiting_thread = thread::spawn(move || {
         let lock = second_client.lock("r").wait(Wait::For(secs(20)));
         lock.waiting(|_| panic!("observed")).acquire().map(drop)
     });
-    let panicked = waiter
+    let panicked = waiting_thread
         .join()
         .expect_err("the waiting thread must panic, because its progress callback panics");
     assert_eq!(panicked.downcast_ref(), Some(&"observed"));
@@ -287,10 +291,13 @@ fn blocking_quotas_owners_permits_and_once_jobs_work_like_async_ones() {
     let nightly = redlock.once("nightly", Duration::from_secs(24 * 3600));
     nightly.create().expect("new");
     // The body of `at_most_once` may itself acquire another lock.
-    let done = nightly.at_most_once(|_| redlock.scope("beside", |_| 42));
-    assert_eq!(done, Ok(OnceOutcome::Done(Ok(42))));
-    let again = nightly.at_most_once(|_| ());
-    assert!(matches!(again, Ok(OnceOutcome::AlreadyDone { .. })));
+    let scope_result = nightly.at_most_once(|_| redlock.scope("beside", |_| 42));
+    assert_eq!(scope_result, Ok(OnceOutcome::Done(Ok(42))));
+    let second_outcome = nightly.at_most_once(|_| ());
+    assert!(matches!(
+        second_outcome,
+        Ok(OnceOutcome::AlreadyDone { .. })
+    ));
 
     let order = redlock.owner("order-1").expect("the id must be valid");
     let (one, two) = (order.acquire("stock"), order.acquire("stock"));

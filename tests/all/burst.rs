@@ -38,14 +38,14 @@ impl Node for SlowToExtend {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        let items = match request {
+        let item_count = match request {
             Request::Extend { items } => items.len(),
             Request::Acquire { .. } => {
                 return reply.answer(Ok(Answer::Granted { counter: Some(1) }));
             }
             _ => return reply.answer(Ok(Answer::Released(true))),
         };
-        self.extended_locks.fetch_add(items, Ordering::Relaxed);
+        self.extended_locks.fetch_add(item_count, Ordering::Relaxed);
         let open_batches = self.open_batches.fetch_add(1, Ordering::Relaxed) + 1;
         self.max_open_batches
             .fetch_max(open_batches, Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl Node for SlowToExtend {
         tokio::spawn(async move {
             tokio::time::sleep(delay).await;
             counter.fetch_sub(1, Ordering::Relaxed);
-            reply.answer(Ok(Answer::Extended(vec![Extended::Kept; items])));
+            reply.answer(Ok(Answer::Extended(vec![Extended::Kept; item_count])));
         });
     }
 

@@ -27,9 +27,9 @@ struct SlowMasters {
 
 impl SlowMasters {
     fn new(distances: &[u64], adjust: impl FnOnce(RedlockBuilder) -> RedlockBuilder) -> Self {
-        let node =
+        let slow_node =
             |(n, &delay): (usize, &u64)| SlowNode::new(&format!("far {n}"), ms(delay), ms(delay));
-        let nodes: Vec<_> = distances.iter().enumerate().map(node).collect();
+        let nodes: Vec<_> = distances.iter().enumerate().map(slow_node).collect();
         let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
         let builder = Redlock::builder()
             .nodes(dyn_nodes.collect())
@@ -135,8 +135,8 @@ async fn extension_dropped_at_any_await_point_leaves_no_key() {
 async fn wait_for_lock_loss_leaves_no_key_if_dropped_at_any_await_point() {
     drop_at_every_point(unchanged, async |redlock| {
         let guard = redlock.acquire("job").await.expect("free");
-        let lost = guard.lost();
-        futures::future::join(lost, async {
+        let lost_future = guard.lost();
+        futures::future::join(lost_future, async {
             tokio::time::sleep(ms(20)).await;
             guard.release().await;
         })
@@ -168,8 +168,8 @@ async fn acquire_with_a_token_confirmation_dropped_at_any_await_point_leaves_no_
         // The masters have different fencing counters, so the acquire also sends confirm requests.
         for (n, node) in slow_masters.nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
-                let ahead = (now + 2_000_000 + n as u64).to_string();
-                master.put_text(now, b"quorate:fence:job", ahead.as_bytes(), None);
+                let counter_ahead = (now + 2_000_000 + n as u64).to_string();
+                master.put_text(now, b"quorate:fence:job", counter_ahead.as_bytes(), None);
             });
         }
         let acquire = async { drop(slow_masters.redlock.acquire("job").await.expect("free")) };
@@ -322,8 +322,10 @@ async fn future_dropped_at_any_time_leaves_no_key_on_real_masters_with_network_l
 /// A client with the default node timeout of 50 ms and a connect timeout of 500 ms, for tests in which a master stops
 /// answering.
 fn client_with_short_timeouts(masters: &Masters) -> Redlock {
-    let builder = settings(masters.urls());
-    let builder = builder.node_timeout(ms(50)).connect_timeout(ms(500));
+    let masters_builder = settings(masters.urls());
+    let builder = masters_builder
+        .node_timeout(ms(50))
+        .connect_timeout(ms(500));
     builder.build().expect("good settings")
 }
 

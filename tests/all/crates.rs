@@ -9,7 +9,7 @@ use crate::support;
 /// The names of all crates that Cargo compiles for the library `quorate` with the features in `features`.
 fn packages_with_features(features: &str) -> BTreeSet<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let tree = Command::new(cargo)
+    let tree_output = Command::new(cargo)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args([
             "tree",
@@ -29,10 +29,11 @@ fn packages_with_features(features: &str) -> BTreeSet<String> {
         ])
         .output()
         .expect("cargo runs");
-    let error_text = String::from_utf8_lossy(&tree.stderr);
-    assert!(tree.status.success(), "{error_text}");
-    let tree = String::from_utf8_lossy(&tree.stdout).into_owned();
-    tree.lines()
+    let error_text = String::from_utf8_lossy(&tree_output.stderr);
+    assert!(tree_output.status.success(), "{error_text}");
+    let tree_text = String::from_utf8_lossy(&tree_output.stdout).into_owned();
+    tree_text
+        .lines()
         .filter_map(|line| line.split(' ').next().map(str::to_owned))
         .collect()
 }
@@ -59,16 +60,16 @@ fn program_that_uses_only_redis_compiles_no_crate_for_other_kinds_of_masters() {
 /// The features of the library with which Cargo builds this package, without those for its tests.
 fn features_for(package: &str) -> BTreeSet<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let tree = Command::new(cargo)
+    let tree_output = Command::new(cargo)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .args(["tree", "--offline", "--package", package, "--all-features"])
         .args(["--edges", "features,normal,build", "--prefix", "none"])
         .output()
         .expect("cargo runs");
-    let error_text = String::from_utf8_lossy(&tree.stderr);
-    assert!(tree.status.success(), "{error_text}");
-    let tree = String::from_utf8_lossy(&tree.stdout).into_owned();
-    let features = tree.lines().filter_map(|line| {
+    let error_text = String::from_utf8_lossy(&tree_output.stderr);
+    assert!(tree_output.status.success(), "{error_text}");
+    let tree_text = String::from_utf8_lossy(&tree_output.stdout).into_owned();
+    let features = tree_text.lines().filter_map(|line| {
         let feature = line.strip_prefix("quorate feature \"")?;
         feature.split('"').next().map(str::to_owned)
     });
@@ -143,15 +144,15 @@ fn code_of_seeded_bugs_depends_on_its_feature() {
 fn bill_of_materials_lists_exactly_the_crates_of_the_command() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let tree = Command::new(cargo)
+    let tree_output = Command::new(cargo)
         .current_dir(root)
         .args(["tree", "--offline", "--package", "quorate-cli"])
         .args(["--edges", "normal,build", "--prefix", "none"])
         .args(["--format", "{p}"])
         .output()
         .expect("cargo runs");
-    assert!(tree.status.success(), "{tree:?}");
-    let tree = String::from_utf8_lossy(&tree.stdout).into_owned();
+    assert!(tree_output.status.success(), "{tree_output:?}");
+    let tree_text = String::from_utf8_lossy(&tree_output.stdout).into_owned();
     let package = |line: &str| {
         let mut words = line.split(' ');
         let (name, version) = (words.next()?, words.next()?);
@@ -160,7 +161,7 @@ fn bill_of_materials_lists_exactly_the_crates_of_the_command() {
             version.trim_start_matches('v')
         ))
     };
-    let wanted: BTreeSet<String> = tree.lines().filter_map(package).collect();
+    let wanted: BTreeSet<String> = tree_text.lines().filter_map(package).collect();
     assert!(wanted.len() > 100, "{wanted:?}");
     // A crate that only the build script of another crate uses.
     assert!(wanted.iter().any(|url| url.contains("cargo/cc@")));

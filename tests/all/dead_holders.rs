@@ -42,8 +42,8 @@ impl Runtime for Process {
     fn wall_micros(&self) -> u64 {
         let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let micros = since_epoch.expect("after 1970").as_micros() as u64;
-        let hour = if self.is_an_hour_later() { HOUR_US } else { 0 };
-        micros.saturating_add_signed(self.ahead + hour)
+        let elapsed_us = if self.is_an_hour_later() { HOUR_US } else { 0 };
+        micros.saturating_add_signed(self.ahead + elapsed_us)
     }
 
     fn machine(&self) -> Option<u64> {
@@ -105,8 +105,8 @@ impl Process {
     /// Runs a new process that tries once to take a lock of this kind, and then dies. Returns whether it got the lock.
     async fn try_kind(self, table: &Table, kind: Kind) -> bool {
         self.run_and_die(table, async move |process| {
-            let tried = kind(&process).renewal(false).try_acquire().await;
-            let guard = tried.expect("no fault").acquired();
+            let attempt = kind(&process).renewal(false).try_acquire().await;
+            let guard = attempt.expect("no fault").acquired();
             let is_acquired = guard.is_some();
             std::mem::forget(guard);
             is_acquired
@@ -121,15 +121,15 @@ impl Process {
         F: AsyncFnOnce(Redlock) -> T + Send + 'static,
         T: Send + 'static,
     {
-        let table = table.clone();
-        let process = move || {
+        let shared_table = table.clone();
+        let make_process = move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .expect("a runtime");
-            runtime.block_on(async { run_and_die(self.start(&table)).await })
+            runtime.block_on(async { run_and_die(self.start(&shared_table)).await })
         };
-        tokio::task::spawn_blocking(process)
+        tokio::task::spawn_blocking(make_process)
             .await
             .expect("no panic")
     }
@@ -160,7 +160,7 @@ async fn process_that_tries_once_gets_the_lock_of_a_dead_holder() {
         (SEVERAL, EXCLUSIVE),
         (OWNER, OTHER_OWNER),
     ];
-    let attempts = kinds.map(async |(dead_kind, next_kind): (Kind, Kind)| {
+    let attempt_results = kinds.map(async |(dead_kind, next_kind): (Kind, Kind)| {
         let table = table();
         let process = Process::default();
         assert!(process.try_kind(&table, dead_kind).await);
@@ -168,7 +168,7 @@ async fn process_that_tries_once_gets_the_lock_of_a_dead_holder() {
         tokio::time::sleep(UNTIL_EXPIRED).await;
         process.try_kind(&table, next_kind).await
     });
-    assert_eq!(futures::future::join_all(attempts).await, [true; 7]);
+    assert_eq!(futures::future::join_all(attempt_results).await, [true; 7]);
 }
 
 #[tokio::test]
@@ -177,8 +177,8 @@ async fn unit_of_a_quota_can_be_taken_by_a_later_process_after_its_taker_died() 
     let process = Process::default().start(&table);
     process.quota("prizes").create(2).await.expect("new");
     // A process dies while it takes a unit: it holds the lock of the quota.
-    let take: Kind = |process| process.lock("prizes");
-    assert!(Process::default().try_kind(&table, take).await);
+    let take_prizes: Kind = |process| process.lock("prizes");
+    assert!(Process::default().try_kind(&table, take_prizes).await);
     tokio::time::sleep(UNTIL_EXPIRED).await;
     let hour_has_passed = Process::default().start(&table);
     let outcome = hour_has_passed
@@ -198,11 +198,11 @@ async fn wait_that_is_shorter_than_the_ttl_outlasts_a_dead_holder() {
     tokio::time::sleep(secs(4)).await;
     // 2.6 s of the lease of the dead holder are left.
     let hour_has_passed = Process::default().start(&table);
-    let waits = hour_has_passed
+    let waiting_acquire = hour_has_passed
         .lock("nightly")
         .wait(Wait::For(secs(5)))
         .acquire();
-    waits
+    waiting_acquire
         .await
         .expect("the wait ends after the lease")
         .release()
@@ -214,13 +214,13 @@ async fn waiter_that_died_blocks_no_process_that_tries_once() {
     let table = table();
     let holder = Process::default().start(&table);
     let guard = holder.acquire("nightly").await.expect("free");
-    let process = async |process: Redlock| {
-        let mut waits = Box::pin(process.acquire("nightly"));
-        let waited = tokio::time::timeout(ms(300), &mut waits).await;
-        std::mem::forget(waits);
+    let try_on = async |process: Redlock| {
+        let mut waiting_acquire = Box::pin(process.acquire("nightly"));
+        let waited = tokio::time::timeout(ms(300), &mut waiting_acquire).await;
+        std::mem::forget(waiting_acquire);
         waited.is_err()
     };
-    assert!(Process::default().run_and_die(&table, process).await);
+    assert!(Process::default().run_and_die(&table, try_on).await);
     guard.release().await;
     assert!(
         !Process::default().try_nightly(&table).await,
@@ -238,7 +238,7 @@ async fn waiter_that_died_blocks_no_process_that_tries_once() {
 #[tokio::test]
 async fn status_of_a_later_process_shows_a_dead_holder_as_long_as_a_try_is_refused() {
     let table = table();
-    let verdict = async || {
+    let verdict_of_nightly = async || {
         let status = Process::default().start(&table).status("nightly").await;
         let listing = Process::default().start(&table).list("").await;
         let status = status.expect("a good name").verdict();
@@ -246,9 +246,9 @@ async fn status_of_a_later_process_shows_a_dead_holder_as_long_as_a_try_is_refus
     };
     assert!(Process::default().try_nightly(&table).await);
     assert!(!Process::default().try_nightly(&table).await);
-    assert_eq!(verdict().await, (false, false));
+    assert_eq!(verdict_of_nightly().await, (false, false));
     tokio::time::sleep(UNTIL_EXPIRED).await;
-    assert_eq!(verdict().await, (true, true));
+    assert_eq!(verdict_of_nightly().await, (true, true));
     assert!(Process::default().try_nightly(&table).await);
 }
 
@@ -274,9 +274,9 @@ async fn one_wrong_clock_never_ends_the_lease_of_another_client() {
             let table = table();
             let holder = Process::default().start(&table);
             let guard = holder.acquire("nightly").await.expect("free");
-            let process = fault(&table, ahead);
+            let ahead_process = fault(&table, ahead);
             for _ in 0..3 {
-                assert!(!process.try_nightly(&table).await, "{label}: {ahead}");
+                assert!(!ahead_process.try_nightly(&table).await, "{label}: {ahead}");
             }
             assert!(guard.is_valid());
             guard.release().await;
@@ -290,11 +290,11 @@ async fn both_wrong_clocks_do_not_end_the_lease_of_a_client_on_the_same_machine(
     let holder = Process::on_machine(1).start(&table);
     let guard = holder.acquire("nightly").await.expect("free");
     table.set_date_ahead(HOUR_US);
-    let ahead = Process {
+    let ahead_process = Process {
         ahead: HOUR_US,
         ..Process::on_machine(1)
     };
-    assert!(!ahead.try_nightly(&table).await);
+    assert!(!ahead_process.try_nightly(&table).await);
     guard.release().await;
 }
 
@@ -337,10 +337,10 @@ async fn processes_on_one_machine_need_no_dates_of_the_store() {
 /// The last date that the service got from the store is an hour old when it tries.
 #[tokio::test]
 async fn service_that_was_idle_for_an_hour_gets_the_lock_of_a_dead_holder() {
-    static LATER: AtomicBool = AtomicBool::new(false);
+    static HOUR_HAS_PASSED: AtomicBool = AtomicBool::new(false);
     let table = table();
     let process = Process {
-        hour_has_passed: Some(&LATER),
+        hour_has_passed: Some(&HOUR_HAS_PASSED),
         ..Process::default()
     };
     let service = process.start(&table);
@@ -350,7 +350,7 @@ async fn service_that_was_idle_for_an_hour_gets_the_lock_of_a_dead_holder() {
         .expect("free")
         .release()
         .await;
-    LATER.store(true, Ordering::Relaxed);
+    HOUR_HAS_PASSED.store(true, Ordering::Relaxed);
     table.set_date_ahead(HOUR_US);
     assert!(process.try_nightly(&table).await);
     tokio::time::sleep(UNTIL_EXPIRED).await;

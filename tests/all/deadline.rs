@@ -20,9 +20,9 @@ const WAIT: Duration = ms(900);
 const TOLERANCE: Duration = secs(3);
 
 fn settings(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
-    let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     Redlock::builder()
-        .nodes(nodes.collect())
+        .nodes(dyn_nodes.collect())
         .ttl(secs(30))
         .wait(Wait::For(WAIT))
 }
@@ -59,7 +59,7 @@ fn is_acquire(request: &Request) -> bool {
     matches!(request, Request::Acquire { .. })
 }
 
-fn ignoring(must_ignore: fn(&Request) -> bool) -> impl FnMut(&Request) -> Treatment + Send {
+fn ignore_requests(must_ignore: fn(&Request) -> bool) -> impl FnMut(&Request) -> Treatment + Send {
     move |request| {
         if must_ignore(request) {
             Unanswered
@@ -69,7 +69,7 @@ fn ignoring(must_ignore: fn(&Request) -> bool) -> impl FnMut(&Request) -> Treatm
     }
 }
 
-fn failing(fault: &Fault) -> impl FnMut(&Request) -> Treatment + Send + use<> {
+fn fail_with(fault: &Fault) -> impl FnMut(&Request) -> Treatment + Send + use<> {
     let fault = fault.clone();
     move |_| Fails(fault.clone(), Duration::ZERO)
 }
@@ -81,7 +81,7 @@ fn down_fault() -> Fault {
 #[tokio::test]
 async fn acquire_fails_at_its_wait_limit_if_a_master_never_answers_the_release_request() {
     let nodes = [
-        Stubborn::new("a", ignoring(is_release)),
+        Stubborn::new("a", ignore_requests(is_release)),
         Stubborn::honest("b").held_by_another("x"),
         Stubborn::honest("c").held_by_another("x"),
     ];
@@ -96,7 +96,7 @@ async fn acquire_fails_at_its_wait_limit_if_the_deciding_vote_never_arrives() {
     let nodes = [
         Stubborn::honest("a"),
         Stubborn::honest("b").held_by_another("x"),
-        Stubborn::new("c", ignoring(is_acquire)),
+        Stubborn::new("c", ignore_requests(is_acquire)),
     ];
     for redlock in fair_and_unordered(&nodes) {
         assert_fails_in_time(&redlock).await;
@@ -106,9 +106,9 @@ async fn acquire_fails_at_its_wait_limit_if_the_deciding_vote_never_arrives() {
 #[tokio::test]
 async fn master_that_never_answers_is_reported_as_timed_out() {
     let nodes = [
-        Stubborn::new("a", failing(&down_fault())),
+        Stubborn::new("a", fail_with(&down_fault())),
         Stubborn::honest("b").held_by_another("x"),
-        Stubborn::new("c", ignoring(is_acquire)),
+        Stubborn::new("c", ignore_requests(is_acquire)),
     ];
     for redlock in fair_and_unordered(&nodes) {
         let error = assert_fails_in_time(&redlock).await;
@@ -127,7 +127,7 @@ async fn master_that_never_answers_is_reported_as_timed_out() {
 async fn acquire_fails_at_its_wait_limit_if_no_master_confirms_the_fencing_token() {
     let is_confirm = |request: &Request| matches!(request, Request::Confirm { .. });
     for order in [0, 1] {
-        let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, ignoring(is_confirm)));
+        let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, ignore_requests(is_confirm)));
         // The masters have different fencing counters, so the acquire also sends confirm requests.
         for (n, node) in nodes.iter().enumerate() {
             node.master.with_master(|master, now| {
@@ -146,20 +146,23 @@ async fn acquire_fails_at_its_wait_limit_if_no_master_confirms_the_fencing_token
 async fn acquire_fails_at_its_wait_limit_if_the_request_to_leave_the_queue_is_unanswered() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).held_by_another("x"));
     let redlock = settings(&nodes).build().expect("good settings");
-    let waiter = tokio::spawn(async move { assert_fails_in_time(&redlock).await });
+    let waiting_task = tokio::spawn(async move { assert_fails_in_time(&redlock).await });
     // After 200 ms, the waiter is queued. Then masters `a` and `b` fail, so the waiter gives up and leaves the queue on
     // master `c`. That master never answers the request to leave.
     tokio::time::sleep(ms(200)).await;
-    nodes[0].set_rule(failing(&down_fault()));
-    nodes[1].set_rule(failing(&down_fault()));
-    nodes[2].set_rule(ignoring(is_release));
-    let error = waiter.await.expect("the waiting task must not panic");
-    assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
+    nodes[0].set_rule(fail_with(&down_fault()));
+    nodes[1].set_rule(fail_with(&down_fault()));
+    nodes[2].set_rule(ignore_requests(is_release));
+    let wait_error = waiting_task.await.expect("the waiting task must not panic");
+    assert!(
+        matches!(wait_error, AcquireError::NoQuorum(_)),
+        "{wait_error}"
+    );
 }
 
 #[tokio::test]
 async fn try_acquire_does_not_hang_if_no_master_ever_answers() {
-    let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, ignoring(|_| true)));
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, ignore_requests(|_| true)));
     for redlock in fair_and_unordered(&nodes) {
         let outcome = tokio::time::timeout(TOLERANCE, redlock.try_acquire("x")).await;
         let error = outcome
@@ -177,19 +180,19 @@ async fn waiter_without_a_time_limit_gets_the_lock_although_one_master_never_ans
     let nodes = [
         Stubborn::honest("a").held_by_another("x"),
         Stubborn::honest("b").held_by_another("x"),
-        Stubborn::new("c", ignoring(|_| true)),
+        Stubborn::new("c", ignore_requests(|_| true)),
     ];
     for redlock in fair_and_unordered(&nodes) {
-        let waiter = redlock.clone();
-        let waiter = tokio::spawn(async move {
-            let lock = waiter.lock("x").ttl(secs(1)).wait(Wait::Forever);
-            lock.acquire().await.map(LockGuard::release)
+        let waiting_client = redlock.clone();
+        let waiting_task = tokio::spawn(async move {
+            let lock_request = waiting_client.lock("x").ttl(secs(1)).wait(Wait::Forever);
+            lock_request.acquire().await.map(LockGuard::release)
         });
         tokio::time::sleep(ms(300)).await;
         for node in &nodes[..2] {
             node.release_foreign("x");
         }
-        let outcome = tokio::time::timeout(secs(15), waiter).await;
+        let outcome = tokio::time::timeout(secs(15), waiting_task).await;
         outcome
             .expect("the waiter must get the lock in time")
             .expect("no panic")
@@ -208,12 +211,12 @@ async fn acquire_without_a_reachable_majority_does_not_report_the_lock_as_held()
     let fail_slowly = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(45));
     let nodes = [
         Stubborn::honest("good"),
-        Stubborn::new("dead", failing(&down_fault())),
+        Stubborn::new("dead", fail_with(&down_fault())),
         Stubborn::new("flapping", fail_slowly),
     ];
     for unordered in [false, true] {
-        let brief = Retry::new(ms(1), ms(1));
-        let mut settings = settings(&nodes).wait(Wait::For(ms(400))).retry(brief);
+        let short_retry = Retry::new(ms(1), ms(1));
+        let mut settings = settings(&nodes).wait(Wait::For(ms(400))).retry(short_retry);
         if unordered {
             settings = settings.order(quorate::Order::Unordered);
         }
@@ -236,12 +239,12 @@ async fn acquire_reports_an_outage_even_if_its_wait_ends_before_any_master_answe
     let fail_slowly = |_: &Request| Fails(Fault::Timeout(ms(50)), ms(40));
     let nodes = ["a", "b", "c"].map(|name| Stubborn::new(name, fail_slowly));
     let redlock = settings(&nodes).build().expect("good settings");
-    let brief = || redlock.lock("x").wait(Wait::For(ms(1)));
-    let (first, second) = tokio::join!(brief().acquire(), brief().acquire());
+    let brief_acquire = || redlock.lock("x").wait(Wait::For(ms(1)));
+    let (first, second) = tokio::join!(brief_acquire().acquire(), brief_acquire().acquire());
     for error in [first, second].map(|outcome| outcome.map(drop).expect_err("no quorum")) {
         assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
     }
-    let (first, outcome) = tokio::join!(brief().acquire(), async {
+    let (first, outcome) = tokio::join!(brief_acquire().acquire(), async {
         // Two other callers of this process are ahead of `try_acquire`, so it sends no request.
         let _second = tokio::spawn({
             let redlock = redlock.clone();
@@ -280,10 +283,13 @@ async fn wait_for_a_lock_that_is_held_on_a_majority_fails_with_held_by_other() {
 async fn status_extend_and_release_do_not_hang_after_all_masters_stop_answering() {
     let nodes = ["a", "b", "c"].map(Stubborn::honest);
     let redlock = settings(&nodes).build().expect("good settings");
-    let lock = || redlock.lock("x").ttl(secs(1)).renewal(false);
-    let (started_at, guard) = (Instant::now(), lock().acquire().await.expect("free"));
+    let lock_request = || redlock.lock("x").ttl(secs(1)).renewal(false);
+    let (started_at, guard) = (
+        Instant::now(),
+        lock_request().acquire().await.expect("free"),
+    );
     for node in &nodes {
-        node.set_rule(ignoring(|_| true));
+        node.set_rule(ignore_requests(|_| true));
     }
     let outcome = tokio::time::timeout(TOLERANCE, redlock.status("x")).await;
     let status = outcome

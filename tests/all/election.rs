@@ -92,14 +92,14 @@ async fn observer_reports_the_note_and_the_term_of_each_new_leader() {
         "the second candidate must wait while the first one leads"
     );
     leadership.resign().await;
-    let next = candidate
+    let next_leadership = candidate
         .await
         .expect("the second candidate must become the leader after the first one has resigned");
-    assert!(next.term() > leader.term);
+    assert!(next_leadership.term() > leader.term);
     let leader = next_leader(&mut observer).await;
     assert_eq!(
         (leader.term, note_text(&leader)),
-        (next.term(), Some("10.0.0.2:9000"))
+        (next_leadership.term(), Some("10.0.0.2:9000"))
     );
     // An observer that starts after the election must be notified of the leader immediately.
     let late_leader = next_leader(&mut observe_job(&first)).await;
@@ -114,7 +114,7 @@ async fn holder_that_acquired_the_lock_without_a_campaign_is_not_reported_as_lea
     let term = leadership.term();
     leadership.resign().await;
     let outcome = redlock.lock("job").note("not elected").acquire().await;
-    let held = outcome.expect("free");
+    let held_guard = outcome.expect("free");
     while redlock
         .status("job")
         .await
@@ -125,9 +125,9 @@ async fn holder_that_acquired_the_lock_without_a_campaign_is_not_reported_as_lea
         tokio::time::sleep(ms(10)).await;
     }
     redlock.flush().await;
-    assert!(held.fencing_token() > Some(term));
+    assert!(held_guard.fencing_token() > Some(term));
     assert_eq!(next_change(&mut observe_job(&redlock)).await, None);
-    held.release().await;
+    held_guard.release().await;
 }
 
 #[tokio::test]
@@ -142,20 +142,20 @@ async fn announcement_notifies_observers_of_a_new_leader_without_a_poll() {
     }
     let are_listening = |count: usize| {
         let channels = ["PUBSUB", "CHANNELS", "quorate:leader:*"];
-        let all = |master| match ask_server(master, &channels) {
+        let asks_all_channels = |master| match ask_server(master, &channels) {
             Reply::Array(channels) => channels.len() == count,
             other => panic!("{other:?}"),
         };
-        masters.iter().all(all)
+        masters.iter().all(asks_all_channels)
     };
     eventually("all masters must know the observer's subscription", || {
         are_listening(1)
     })
     .await;
-    let other = builder_without_polling(&masters)
+    let other_client = builder_without_polling(&masters)
         .build()
         .expect("good settings");
-    let leadership = campaign(&other, "me").await;
+    let leadership = campaign(&other_client, "me").await;
     for observer in &mut observers {
         let leader = next_leader(observer).await;
         assert_eq!(
@@ -284,7 +284,7 @@ async fn leader_is_still_reported_after_its_fencing_counter_has_expired() {
     let masters = masters(3);
     let (leadership, observer_client) = (redlock(&masters), redlock(&masters));
     let outcome = leadership.election("job").ttl(secs(3)).campaign("me").await;
-    let leadership = outcome.expect("free");
+    let first_leadership = outcome.expect("free");
     let election = observer_client.election("job").ttl(secs(3));
     let mut observer = election.observe().expect("the name must be valid");
     let leader = next_leader(&mut observer).await;
@@ -294,7 +294,7 @@ async fn leader_is_still_reported_after_its_fencing_counter_has_expired() {
         ask_server(master, &["DEL", "quorate:fence:job"]);
     }
     let change = tokio::time::timeout(secs(4), observer.next()).await;
-    assert!(leadership.is_valid());
+    assert!(first_leadership.is_valid());
     assert!(
         change.is_err(),
         "the observer must not be notified of a change while the leader holds its lock: {change:?}"
@@ -436,8 +436,8 @@ async fn leader_term_rises_after_the_clock_of_a_master_is_set_back() {
     let redlock = redlock(&masters);
     let mut observer = observe_job(&redlock);
     let leadership = campaign(&redlock, "first").await;
-    let first = next_leader(&mut observer).await;
-    assert_eq!(first.term, leadership.term());
+    let first_leader = next_leader(&mut observer).await;
+    assert_eq!(first_leader.term, leadership.term());
     leadership.resign().await;
     assert_eq!(next_change(&mut observer).await, None);
     masters[2].restart().expect("master 2 must restart");
@@ -447,14 +447,14 @@ async fn leader_term_rises_after_the_clock_of_a_master_is_set_back() {
     masters[0].stop().expect("stopped");
     let leadership = campaign(&redlock, "second").await;
     assert!(
-        leadership.term() > first.term,
+        leadership.term() > first_leader.term,
         "{} {}",
         leadership.term(),
-        first.term
+        first_leader.term
     );
-    let second = next_leader(&mut observer).await;
+    let second_leader = next_leader(&mut observer).await;
     assert_eq!(
-        (second.term, note_text(&second)),
+        (second_leader.term, note_text(&second_leader)),
         (leadership.term(), Some("second"))
     );
     leadership.resign().await;
@@ -464,10 +464,14 @@ async fn leader_term_rises_after_the_clock_of_a_master_is_set_back() {
 async fn stream_of_leaders_continues_after_its_first_item() {
     let redlock = Redlock::in_memory(3);
     let mut changes = Box::pin(observe_job(&redlock).into_stream());
-    let mut next = async || tokio::time::timeout(PATIENCE, changes.next()).await;
-    assert_eq!(next().await, Ok(Some(None)), "no leader may be reported");
+    let mut next_change = async || tokio::time::timeout(PATIENCE, changes.next()).await;
+    assert_eq!(
+        next_change().await,
+        Ok(Some(None)),
+        "no leader may be reported"
+    );
     let leadership = campaign(&redlock, "here").await;
-    let leader = next()
+    let leader = next_change()
         .await
         .expect("the second item of the stream must arrive in time")
         .flatten();

@@ -10,8 +10,8 @@ use quorate::{Fence, Redlock};
 async fn fence_refuses_a_holder_after_the_next_holder_has_written() {
     let redlock = Redlock::in_memory(3);
     let report = Fence::new(Vec::new());
-    let first = redlock.acquire("report").await.expect("the lock is free");
-    let stale_token = first.fencing_token().expect("fencing is on");
+    let first_guard = redlock.acquire("report").await.expect("the lock is free");
+    let stale_token = first_guard.fencing_token().expect("fencing is on");
     for page in [1, 2] {
         report
             .write(stale_token)
@@ -19,16 +19,19 @@ async fn fence_refuses_a_holder_after_the_next_holder_has_written() {
             .expect("the holder")
             .push(page);
     }
-    first.release().await;
-    let second = redlock.acquire("report").await.expect("the lock is free");
-    let token = second.fencing_token().expect("fencing is on");
+    first_guard.release().await;
+    let second_guard = redlock.acquire("report").await.expect("the lock is free");
+    let token = second_guard.fencing_token().expect("fencing is on");
     report.write(token).await.expect("the holder").push(3);
 
-    let refused = report
+    let refused_write = report
         .write(stale_token)
         .await
         .expect_err("the token is stale");
-    assert_eq!((refused.token, refused.newest), (stale_token, Some(token)));
+    assert_eq!(
+        (refused_write.token, refused_write.newest),
+        (stale_token, Some(token))
+    );
     let report = report.read().await;
     assert_eq!((&**report, report.newest()), (&[1, 2, 3][..], Some(token)));
 }
@@ -65,8 +68,8 @@ fn threads_use_a_fence_without_async() {
         }
     });
     assert!(fence.blocking_write(6).is_err());
-    let read = fence.blocking_read();
-    assert_eq!((*read, read.newest()), (4, Some(7)));
+    let read_guard = fence.blocking_read();
+    assert_eq!((*read_guard, read_guard.newest()), (4, Some(7)));
 }
 
 #[tokio::test]
@@ -99,17 +102,17 @@ async fn prove_file(path: &std::path::Path, is_persistent: bool) -> Result<(), F
         };
         // Other writes have time to overtake this one.
         tokio::task::yield_now().await;
-        let text = format!("{}\n{value}", guard.token());
-        fs::write(path, text)?;
+        let stored_text = format!("{}\n{value}", guard.token());
+        fs::write(path, stored_text)?;
         Ok::<_, std::io::Error>(FencedWrite::Accepted)
     };
     let stored = || {
-        let text = fs::read_to_string(path)?;
-        let (token, value) = text.split_once('\n').unwrap_or_default();
+        let stored_text = fs::read_to_string(path)?;
+        let (token, value) = stored_text.split_once('\n').unwrap_or_default();
         Ok::<_, std::io::Error>((token.parse().unwrap_or_default(), value.to_owned()))
     };
-    let read = async || stored().map(|(_, value)| value);
-    let restart = async || {
+    let read_value = async || stored().map(|(_, value)| value);
+    let restart_resource = async || {
         let (newest, _) = stored()?;
         let restarted = if is_persistent {
             Fence::resume(newest, ())
@@ -119,6 +122,6 @@ async fn prove_file(path: &std::path::Path, is_persistent: bool) -> Result<(), F
         *fence.write().await = restarted;
         Ok::<_, std::io::Error>(())
     };
-    let proof = FencingProof::new(write, read);
-    proof.with_restart(restart).run().await
+    let proof = FencingProof::new(write, read_value);
+    proof.with_restart(restart_resource).run().await
 }

@@ -19,20 +19,20 @@ async fn prove(
     forgets_at_restart: bool,
 ) -> Result<(), FencingFault> {
     let row = Mutex::new(Row::default());
-    let row = || row.lock().expect("no panic");
+    let lock_row = || row.lock().expect("no panic");
     let write = async |token: u64, value: String| {
-        let accepted = write(&mut row(), token, value);
+        let accepted = write(&mut lock_row(), token, value);
         Ok::<_, Infallible>(FencedWrite::accepted_if(accepted))
     };
-    let read = async || Ok(row().value.clone());
-    let restart = async || {
+    let read = async || Ok(lock_row().value.clone());
+    let restart_resource = async || {
         if forgets_at_restart {
-            row().newest = 0;
+            lock_row().newest = 0;
         }
         Ok::<_, Infallible>(())
     };
     let proof = FencingProof::new(write, read);
-    proof.with_restart(restart).run().await
+    proof.with_restart(restart_resource).run().await
 }
 
 /// A correct resource whose comparison is `accepts(token, newest)`.
@@ -74,11 +74,11 @@ async fn resource_that_compares_64_bit_floats_passes_because_tokens_are_below_2_
 #[tokio::test]
 async fn resource_without_a_check_accepts_an_older_token() {
     let (fault, text) = fault(write_if(|_, _| true)).await;
-    let expected = FencingFault::AcceptsOlder {
+    let expected_fault = FencingFault::AcceptsOlder {
         newest: 10,
         older: 9,
     };
-    assert_eq!(fault, expected);
+    assert_eq!(fault, expected_fault);
     assert!(text.contains("refuse a smaller one"), "{text}");
 }
 
@@ -91,11 +91,11 @@ async fn resource_that_compares_after_the_write_is_named() {
         accepted
     };
     let (fault, text) = fault(write_then_check).await;
-    let expected = FencingFault::WritesWhatItRefuses {
+    let expected_fault = FencingFault::WritesWhatItRefuses {
         newest: 10,
         older: 9,
     };
-    assert_eq!(fault, expected);
+    assert_eq!(fault, expected_fault);
     assert!(text.contains("before the write"), "{text}");
 }
 
@@ -110,11 +110,11 @@ async fn resource_that_stores_the_token_of_a_refused_write_is_named() {
         accepted
     };
     let (fault, text) = fault(store_newest).await;
-    let expected = FencingFault::AcceptsOlderSecondTime {
+    let expected_fault = FencingFault::AcceptsOlderSecondTime {
         newest: 10,
         older: 9,
     };
-    assert_eq!(fault, expected);
+    assert_eq!(fault, expected_fault);
     assert!(text.contains("only if the resource accepts it"), "{text}");
 }
 
@@ -128,14 +128,14 @@ async fn resource_that_demands_a_larger_token_refuses_the_second_write() {
 #[tokio::test]
 async fn resource_that_counts_only_changed_rows_refuses_the_repetition_of_a_write() {
     let count_changes = |row: &mut Row, token: u64, value: String| {
-        let changes = token >= row.newest && (token, &value) != (row.newest, &row.value);
-        if changes {
+        let is_changed = token >= row.newest && (token, &value) != (row.newest, &row.value);
+        if is_changed {
             *row = Row {
                 newest: token,
                 value,
             };
         }
-        changes
+        is_changed
     };
     let (fault, text) = fault(count_changes).await;
     assert_eq!(fault, FencingFault::RefusesRepeated { token: 9 });
@@ -151,59 +151,59 @@ async fn resource_that_loses_its_value_when_it_refuses_a_write_is_named() {
         accepted
     };
     let (fault, text) = fault(clear_if_refused).await;
-    let expected = FencingFault::LosesAcceptedWrite {
+    let expected_fault = FencingFault::LosesAcceptedWrite {
         token: 10,
         found: String::new(),
     };
-    assert_eq!(fault, expected);
+    assert_eq!(fault, expected_fault);
     assert!(text.contains("when a write is refused"), "{text}");
 }
 
 #[tokio::test]
 async fn resource_that_writes_what_it_refuses_after_a_restart_is_named() {
     let row = Mutex::new((Row::default(), false));
-    let row = || row.lock().expect("no panic");
+    let lock_row = || row.lock().expect("no panic");
     let write = async |token: u64, value: String| {
-        let (row, restarted) = &mut *row();
-        let accepted = token >= row.newest;
+        let (lock_row, restarted) = &mut *lock_row();
+        let accepted = token >= lock_row.newest;
         if accepted || *restarted {
-            row.value = value;
+            lock_row.value = value;
         }
-        row.newest = row.newest.max(token);
+        lock_row.newest = lock_row.newest.max(token);
         Ok::<_, Infallible>(FencedWrite::accepted_if(accepted))
     };
-    let read = async || Ok(row().0.value.clone());
-    let restart = async || {
-        row().1 = true;
+    let read = async || Ok(lock_row().0.value.clone());
+    let restart_resource = async || {
+        lock_row().1 = true;
         Ok::<_, Infallible>(())
     };
-    let proof = FencingProof::new(write, read).with_restart(restart);
-    let expected = FencingFault::WritesWhatItRefuses {
+    let proof = FencingProof::new(write, read).with_restart(restart_resource);
+    let expected_fault = FencingFault::WritesWhatItRefuses {
         newest: 10,
         older: 9,
     };
-    assert_eq!(proof.run().await, Err(expected));
+    assert_eq!(proof.run().await, Err(expected_fault));
 }
 
 #[tokio::test]
 async fn resource_that_loses_the_value_at_a_restart_is_named() {
     let row = Mutex::new(Row::default());
-    let row = || row.lock().expect("no panic");
+    let lock_row = || row.lock().expect("no panic");
     let write = async |token: u64, value: String| {
-        let accepted = correct_write()(&mut row(), token, value);
+        let accepted = correct_write()(&mut lock_row(), token, value);
         Ok::<_, Infallible>(FencedWrite::accepted_if(accepted))
     };
-    let read = async || Ok(row().value.clone());
-    let restart = async || {
-        row().value.clear();
+    let read = async || Ok(lock_row().value.clone());
+    let restart_resource = async || {
+        lock_row().value.clear();
         Ok::<_, Infallible>(())
     };
-    let proof = FencingProof::new(write, read).with_restart(restart);
-    let expected = FencingFault::LosesAcceptedWrite {
+    let proof = FencingProof::new(write, read).with_restart(restart_resource);
+    let expected_fault = FencingFault::LosesAcceptedWrite {
         token: 10,
         found: String::new(),
     };
-    assert_eq!(proof.run().await, Err(expected));
+    assert_eq!(proof.run().await, Err(expected_fault));
 }
 
 #[test]
@@ -218,12 +218,16 @@ fn fault_with_an_impossible_order_of_tokens_can_be_shown() {
 #[tokio::test]
 async fn resource_that_forgets_the_token_at_a_restart_is_named() {
     let fault = prove(correct_write(), true).await;
-    let expected = FencingFault::ForgetsAtRestart {
+    let expected_fault = FencingFault::ForgetsAtRestart {
         newest: 10,
         older: 9,
     };
-    assert_eq!(fault, Err(expected.clone()));
-    assert!(expected.to_string().contains("together with the data"));
+    assert_eq!(fault, Err(expected_fault.clone()));
+    assert!(
+        expected_fault
+            .to_string()
+            .contains("together with the data")
+    );
 }
 
 #[tokio::test]
@@ -232,22 +236,22 @@ async fn resource_that_compares_texts_refuses_a_token_with_more_digits() {
         newest == 0 || token.to_string() >= newest.to_string()
     }))
     .await;
-    let expected = FencingFault::RefusesNewer {
+    let expected_fault = FencingFault::RefusesNewer {
         newest: 9,
         newer: 10,
     };
-    assert_eq!(fault, expected);
+    assert_eq!(fault, expected_fault);
     assert!(text.contains("as numbers, not as texts"), "{text}");
 }
 
 #[tokio::test]
 async fn resource_that_keeps_32_bits_refuses_a_newer_token() {
     let (fault, text) = fault(write_if(|token, newest| token as u32 >= newest as u32)).await;
-    let expected = FencingFault::RefusesNewer {
+    let expected_fault = FencingFault::RefusesNewer {
         newest: (1 << 32) - 1,
         newer: 1 << 32,
     };
-    assert_eq!(fault, expected);
+    assert_eq!(fault, expected_fault);
     assert!(text.contains("64-bit integer"), "{text}");
 }
 
@@ -278,30 +282,30 @@ async fn resource_that_was_used_before_is_refused_for_the_proof() {
 #[tokio::test]
 async fn resource_that_does_not_write_what_it_accepts_is_named() {
     let (fault, text) = fault(|_, _, _| true).await;
-    let expected = FencingFault::LosesAcceptedWrite {
+    let expected_fault = FencingFault::LosesAcceptedWrite {
         token: 9,
         found: String::new(),
     };
-    assert_eq!(fault, expected);
+    assert_eq!(fault, expected_fault);
     assert!(text.contains("only after the write"), "{text}");
 }
 
 #[tokio::test]
 async fn resource_whose_check_and_write_are_two_steps_is_named() {
     let row = Mutex::new(Row::default());
-    let row = || row.lock().expect("no panic");
+    let lock_row = || row.lock().expect("no panic");
     let write = async |token: u64, value: String| {
-        let accepted = token >= row().newest;
+        let accepted = token >= lock_row().newest;
         tokio::task::yield_now().await;
         if accepted {
-            *row() = Row {
+            *lock_row() = Row {
                 newest: token,
                 value,
             };
         }
         Ok::<_, Infallible>(FencedWrite::accepted_if(accepted))
     };
-    let read = async || Ok(row().value.clone());
+    let read = async || Ok(lock_row().value.clone());
     let fault = FencingProof::new(write, read).run().await;
     let Err(FencingFault::CheckAndWriteNotAtomic { newer, older }) = &fault else {
         panic!("{fault:?}");
@@ -315,25 +319,25 @@ async fn resource_whose_check_and_write_are_two_steps_is_named() {
 #[tokio::test]
 async fn resource_that_stores_the_token_in_a_step_of_its_own_is_named() {
     let row = Mutex::new(Row::default());
-    let row = || row.lock().expect("no panic");
+    let lock_row = || row.lock().expect("no panic");
     let write = async |token: u64, value: String| {
-        let accepted = token >= row().newest;
+        let accepted = token >= lock_row().newest;
         if accepted {
             // The comparison of the values is always right.
             let newest_value = {
-                let row = row();
-                let last = row.value.rsplit(' ').next().map(str::parse::<u64>);
-                last.and_then(Result::ok).unwrap_or_default()
+                let lock_row = lock_row();
+                let last_token = lock_row.value.rsplit(' ').next().map(str::parse::<u64>);
+                last_token.and_then(Result::ok).unwrap_or_default()
             };
             if token >= newest_value {
-                row().value = value;
+                lock_row().value = value;
             }
             tokio::task::yield_now().await;
-            row().newest = token;
+            lock_row().newest = token;
         }
         Ok::<_, Infallible>(FencedWrite::accepted_if(accepted))
     };
-    let read = async || Ok(row().value.clone());
+    let read = async || Ok(lock_row().value.clone());
     let fault = FencingProof::new(write, read).run().await;
     assert!(
         matches!(&fault, Err(FencingFault::CheckAndWriteNotAtomic { newer, older }) if newer - older == 1),
@@ -343,10 +347,10 @@ async fn resource_that_stores_the_token_in_a_step_of_its_own_is_named() {
 
 #[tokio::test]
 async fn failure_of_the_resource_is_no_refusal() {
-    let calls = Mutex::new(0);
+    let call_count = Mutex::new(0);
     let failing = async |_: u64, _: String| {
-        let mut calls = calls.lock().expect("no panic");
-        *calls += 1;
+        let mut call_count = call_count.lock().expect("no panic");
+        *call_count += 1;
         Err::<FencedWrite, _>("connection refused")
     };
     let fault = FencingProof::new(failing, async || Ok(String::new()))

@@ -10,7 +10,7 @@ use quorate::{AcquireError, Redlock, RestartGuard, StatusVerdict, TryAcquire, Wa
 use quorate_testbed::Masters;
 
 /// The key of a master's generation marker (docs/protocol.md, "Generation markers").
-const MARKER: &str = "quorate:masters";
+const MARKER_KEY: &str = "quorate:masters";
 
 /// A client with default settings, except that the restart guard is off and the timeouts are long enough for a busy
 /// machine.
@@ -24,12 +24,12 @@ fn fair_client(masters: &Masters) -> Redlock {
         .expect("good settings")
 }
 
-/// A foreign client holds the lock for the time `hold` and then deletes the lock key. Returns the time from this
+/// A foreign client holds the lock for the time `hold_time` and then deletes the lock key. Returns the time from this
 /// deletion until a waiter gets the lock.
 async fn delay_after_foreign_release(
     masters: &Masters,
     resource: String,
-    hold: Duration,
+    hold_time: Duration,
 ) -> Duration {
     for master in masters {
         ask_server(
@@ -45,7 +45,7 @@ async fn delay_after_foreign_release(
         );
         (guard, Instant::now())
     });
-    tokio::time::sleep(hold).await;
+    tokio::time::sleep(hold_time).await;
     let released_at = Instant::now();
     for master in masters {
         ask_server(master, &["DEL", &resource]);
@@ -62,11 +62,11 @@ async fn waiter_notices_the_release_by_a_foreign_client_within_450_ms() {
     let mut delays = Vec::new();
     // Vary the hold times, so that not every release happens just before a retry of the waiter.
     for round in 0..9 {
-        let hold = ms(2_000 + 190 * round);
+        let hold_time = ms(2_000 + 190 * round);
         delays.push(delay_after_foreign_release(
             &masters,
             format!("x{round}"),
-            hold,
+            hold_time,
         ));
     }
     let mut delays = futures::future::join_all(delays).await;
@@ -78,11 +78,11 @@ async fn waiter_notices_the_release_by_a_foreign_client_within_450_ms() {
 fn count_script_calls(masters: &Masters) -> u64 {
     let reply = ask_server(&masters[0], &["INFO", "commandstats"]);
     let stats = reply.text().expect("text").into_owned();
-    let line = stats
+    let evalsha_line = stats
         .lines()
         .find(|line| line.starts_with("cmdstat_evalsha:"));
-    let calls = line.and_then(|line| line.split(['=', ',']).nth(1));
-    calls.map_or(0, |calls| calls.parse().expect("a number"))
+    let call_count = evalsha_line.and_then(|line| line.split(['=', ',']).nth(1));
+    call_count.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
 /// Each retry costs requests to the masters. So a waiter must retry only while a foreign client may hold the lock.
@@ -99,7 +99,7 @@ async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
     let since_start = |(before, started_at): (u64, Instant)| {
         (count_script_calls(&masters) - before, started_at.elapsed())
     };
-    let start = (count_script_calls(&masters), Instant::now());
+    let count_and_time = (count_script_calls(&masters), Instant::now());
     let holding = tokio::spawn(async move {
         holder
             .acquire("x")
@@ -109,7 +109,7 @@ async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
     tokio::time::sleep(secs(3)).await;
     // After its fast retries, the waiter sends at most one request per 125 ms. The limit allows 16 requests before
     // that.
-    let (count, elapsed) = since_start(start);
+    let (count, elapsed) = since_start(count_and_time);
     let max_calls = elapsed.as_millis() / ms(125).as_millis() + 16;
     assert!(
         (5..=max_calls).contains(&count.into()),
@@ -118,11 +118,11 @@ async fn waiter_retries_only_if_it_cannot_rule_out_a_foreign_holder() {
     guard.release().await;
     // This holder was queued before it got the lock. So the waiter knows that the holder's release will wake it.
     let guard = holding.await.expect("no panic");
-    let start = (count_script_calls(&masters), Instant::now());
+    let count_and_time = (count_script_calls(&masters), Instant::now());
     let waiting = tokio::spawn(async move { waiter.acquire("x").await.map(drop) });
     tokio::time::sleep(secs(3)).await;
     // The waiter must send only heartbeats: at most 8 scripts in 3 s. Retries would cause at least 12.
-    let (count, elapsed) = since_start(start);
+    let (count, elapsed) = since_start(count_and_time);
     assert!(
         count <= elapsed.as_secs() + 5,
         "the waiter must send only heartbeats, but caused {count} scripts in {elapsed:?}"
@@ -147,13 +147,13 @@ async fn foreign_lock_value_of_nine_mebibytes_does_not_affect_other_locks() {
         .build();
     let redlock = build_result.expect("good settings");
     let good = redlock.acquire("good").await.expect("free");
-    let one = redlock.lock("big").wait(Wait::For(secs(5))).acquire();
-    let both = redlock
+    let big_acquire = redlock.lock("big").wait(Wait::For(secs(5))).acquire();
+    let both_acquire = redlock
         .lock_all(["big", "beside"])
         .wait(Wait::For(secs(5)))
         .acquire();
-    let (one, both) = tokio::join!(one, both);
-    for waited in [one, both] {
+    let (big_acquire, both_acquire) = tokio::join!(big_acquire, both_acquire);
+    for waited in [big_acquire, both_acquire] {
         assert!(
             matches!(waited, Err(AcquireError::HeldByOther(_))),
             "{waited:?}"
@@ -170,22 +170,22 @@ async fn foreign_lock_value_of_nine_mebibytes_does_not_affect_other_locks() {
 async fn error_says_that_another_program_wrote_the_lock_key_of_a_majority() {
     let masters = masters(3);
     let (redlock, holder) = (fair_client(&masters), fair_client(&masters));
-    let expected = "is held by another program: the value of the lock key is not from quorate";
+    let expected_text = "is held by another program: the value of the lock key is not from quorate";
     for master in &masters {
         ask_server(master, &["SET", "job", "private"]);
     }
-    let refusal = |tried: Result<TryAcquire, AcquireError>| match tried {
+    let refusal_text = |tried: Result<TryAcquire, AcquireError>| match tried {
         Ok(TryAcquire::Held(refusal)) => refusal,
         other => panic!("the lock must be reported as held: {other:?}"),
     };
-    let refused = refusal(redlock.try_acquire("job").await);
+    let refused = refusal_text(redlock.try_acquire("job").await);
     assert!(refused.foreign, "{refused:?}");
-    assert!(refused.to_string().contains(expected), "{refused}");
+    assert!(refused.to_string().contains(expected_text), "{refused}");
     for wait in [Wait::None, Wait::For(ms(300))] {
         let lock = redlock.lock("job").wait(wait);
         let lock = lock.waiting(|seen| assert!(seen.foreign, "{seen:?}"));
         let error = lock.acquire().await.expect_err("the lock must be held");
-        assert!(error.to_string().contains(expected), "{error}");
+        assert!(error.to_string().contains(expected_text), "{error}");
         assert!(!error.details().contains("private"), "{error:?}");
         let is_foreign = matches!(&error, AcquireError::HeldByOther(missed) if missed.foreign);
         assert!(is_foreign, "{error:?}");
@@ -195,7 +195,7 @@ async fn error_says_that_another_program_wrote_the_lock_key_of_a_majority() {
         ask_server(master, &["DEL", "job"]);
     }
     let guard = take(&holder, "job").await;
-    let refused = refusal(redlock.try_acquire("job").await);
+    let refused = refusal_text(redlock.try_acquire("job").await);
     assert!(!refused.foreign, "{refused:?}");
     assert_eq!(refused.to_string(), "the lock is held by another");
     guard.release().await;
@@ -204,8 +204,8 @@ async fn error_says_that_another_program_wrote_the_lock_key_of_a_majority() {
 #[tokio::test]
 async fn lock_of_a_client_without_fencing_has_no_fencing_token() {
     let masters = masters(3);
-    let classic = settings(masters.urls()).fencing(false).build();
-    let guard = take(&classic.expect("good settings"), "job").await;
+    let classic_client = settings(masters.urls()).fencing(false).build();
+    let guard = take(&classic_client.expect("good settings"), "job").await;
     assert_eq!(guard.fencing_token(), None);
 }
 
@@ -233,13 +233,16 @@ async fn lock_is_stored_in_the_database_that_the_url_names() {
 
 #[tokio::test]
 async fn acquire_error_names_a_generation_marker_key_that_holds_a_foreign_value() {
-    for command in [&["SET", MARKER, "junk"][..], &["RPUSH", MARKER, "junk"]] {
+    for command in [
+        &["SET", MARKER_KEY, "junk"][..],
+        &["RPUSH", MARKER_KEY, "junk"],
+    ] {
         let masters = masters(1);
         ask_server(&masters[0], command);
         let redlock = support::redlock(&masters);
         let error = redlock.try_acquire("nightly").await.unwrap_err();
-        let expected = "quorate:masters holds something that is not a generation marker";
-        assert!(error.details().contains(expected), "{error}");
+        let expected_text = "quorate:masters holds something that is not a generation marker";
+        assert!(error.details().contains(expected_text), "{error}");
         assert_eq!(
             ask_server(&masters[0], &["EXISTS", "nightly"]).int(),
             Some(0)

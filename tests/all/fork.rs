@@ -16,7 +16,7 @@ use quorate_testbed::Masters;
 use crate::support::{count_masters_with, masters};
 
 /// The variable that tells the program which part it plays; it contains the URLs of the masters.
-const MASTERS: &str = "QUORATE_TEST_FORK";
+const MASTERS_VARIABLE: &str = "QUORATE_TEST_FORK";
 /// No part may take longer. A part takes about three seconds; a hang would last for ever.
 const LIMIT: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_millis(1200);
@@ -44,7 +44,7 @@ fn start_part_with(part: &str, urls: &str) -> Child {
         "--nocapture",
         "--test-threads=1",
     ]);
-    command.env(MASTERS, urls);
+    command.env(MASTERS_VARIABLE, urls);
     command.stdout(Stdio::piped()).stderr(Stdio::inherit());
     command.spawn().expect("it starts")
 }
@@ -94,7 +94,7 @@ fn blocking_redlock_of_the_parent_is_refused_in_a_forked_process() {
 
 #[test]
 fn part_with_blocking_calls() {
-    let Ok(urls) = std::env::var(MASTERS) else {
+    let Ok(urls) = std::env::var(MASTERS_VARIABLE) else {
         return;
     };
     let redlock = builder(&urls).build_blocking().expect("built");
@@ -106,29 +106,29 @@ fn part_with_blocking_calls() {
         .expect("elected");
     let owner = redlock.owner("me").expect("an owner");
     let owner_guard = owner.acquire("owned").expect("acquired");
-    let all = (redlock, owner, guard, permit, leadership, owner_guard);
-    let (all, status) = run_in_child(
-        all,
+    let inherited_objects = (redlock, owner, guard, permit, leadership, owner_guard);
+    let (inherited_objects, status) = run_in_child(
+        inherited_objects,
         |(redlock, owner, guard, permit, leadership, owner_guard)| {
             let started_at = Instant::now();
             let error = redlock.try_acquire("other").expect_err("refused");
             assert_eq!(error, AcquireError::Forked);
             assert!(error.to_string().contains("forked"), "{error}");
-            let errors = [
+            let refusal_errors = [
                 redlock.acquire("other").err(),
                 redlock.semaphore("seats", 2).acquire().err(),
                 redlock.election("leader").campaign("child").err(),
                 owner.acquire("owned").err(),
             ];
-            assert_eq!(errors, [const { Some(AcquireError::Forked) }; 4]);
-            let refused = redlock.status("held").expect_err("refused").to_string();
-            assert!(refused.contains("forked"), "{refused}");
-            let refused = redlock
+            assert_eq!(refusal_errors, [const { Some(AcquireError::Forked) }; 4]);
+            let status_error = redlock.status("held").expect_err("refused").to_string();
+            assert!(status_error.contains("forked"), "{status_error}");
+            let quota_error = redlock
                 .quota("units")
                 .left()
                 .err()
                 .map(|error| error.to_string());
-            assert!(refused.is_some_and(|why| why.contains("forked")));
+            assert!(quota_error.is_some_and(|why| why.contains("forked")));
             assert!(redlock.inspect().is_err() && redlock.list("").is_err());
             assert!(
                 redlock
@@ -146,14 +146,14 @@ fn part_with_blocking_calls() {
     );
     println!("child: {}", status.unwrap_or(-1));
     // A release by the child would have been noticed by a renewal.
-    let (_redlock, _owned, guard, permit, leadership, owner_guard) = all;
-    let held = [
+    let (_redlock, _owned, guard, permit, leadership, owner_guard) = inherited_objects;
+    let validities = [
         guard.is_valid(),
         permit.is_valid(),
         leadership.is_valid(),
         owner_guard.is_valid(),
     ];
-    println!("parent still holds: {}", held == [true; 4]);
+    println!("parent still holds: {}", validities == [true; 4]);
     assert_eq!(status, Some(0));
 }
 
@@ -162,9 +162,9 @@ fn new_client_works(urls: &str) -> bool {
     use quorate::blocking::TryAcquire;
     let new_client = builder(urls).build_blocking().expect("built");
     for _ in 0..5 {
-        let held = new_client.try_acquire("held").expect("the masters answer");
+        let new_client_guard = new_client.try_acquire("held").expect("the masters answer");
         assert!(
-            matches!(held, TryAcquire::Held(_)),
+            matches!(new_client_guard, TryAcquire::Held(_)),
             "the parent holds the lock"
         );
         std::thread::sleep(TTL / 2);
@@ -192,7 +192,7 @@ fn redlock_of_the_parent_is_refused_in_a_forked_process_without_a_runtime() {
 #[test]
 fn part_without_a_runtime() {
     use crate::runtimes::block_on;
-    let Ok(urls) = std::env::var(MASTERS) else {
+    let Ok(urls) = std::env::var(MASTERS_VARIABLE) else {
         return;
     };
     let redlock = builder(&urls).build().expect("built");
@@ -200,8 +200,11 @@ fn part_without_a_runtime() {
     let ((_redlock, guard), status) = run_in_child((redlock, guard), |(redlock, guard)| {
         let error = block_on(redlock.acquire("other")).expect_err("refused");
         assert_eq!(error, AcquireError::Forked);
-        let seen = block_on(redlock.status("held")).expect("a status");
-        assert!(format!("{seen:?}").contains("forked"), "{seen:?}");
+        let status_of_held = block_on(redlock.status("held")).expect("a status");
+        assert!(
+            format!("{status_of_held:?}").contains("forked"),
+            "{status_of_held:?}"
+        );
         for inspection in block_on(redlock.inspect()) {
             let fault = inspection.fault.expect("a fault").to_string();
             assert!(fault.contains("forked"), "{fault}");
@@ -212,10 +215,10 @@ fn part_without_a_runtime() {
         assert!(!released.was_valid && released.on == 0, "{released:?}");
         drop(redlock);
         let new_client = builder(&urls).build().expect("built");
-        let held = block_on(new_client.lock("held").wait(Wait::None).acquire());
+        let acquire_outcome = block_on(new_client.lock("held").wait(Wait::None).acquire());
         assert!(
-            matches!(held, Err(AcquireError::HeldByOther(_))),
-            "{held:?}"
+            matches!(acquire_outcome, Err(AcquireError::HeldByOther(_))),
+            "{acquire_outcome:?}"
         );
         std::thread::sleep(2 * TTL);
         block_on(new_client.acquire("other")).is_ok()
@@ -245,7 +248,7 @@ fn over_stores() -> Redlock {
 #[test]
 fn part_with_stores() {
     use crate::runtimes::block_on;
-    if std::env::var(MASTERS).is_err() {
+    if std::env::var(MASTERS_VARIABLE).is_err() {
         return;
     }
     let redlock = over_stores();
@@ -253,8 +256,11 @@ fn part_with_stores() {
     let ((_redlock, guard), status) = run_in_child((redlock, guard), |(redlock, guard)| {
         let error = block_on(redlock.acquire("other")).expect_err("refused");
         assert_eq!(error, AcquireError::Forked);
-        let seen = block_on(redlock.status("held")).expect("a status");
-        assert!(format!("{seen:?}").contains("forked"), "{seen:?}");
+        let status_of_held = block_on(redlock.status("held")).expect("a status");
+        assert!(
+            format!("{status_of_held:?}").contains("forked"),
+            "{status_of_held:?}"
+        );
         for inspection in block_on(redlock.inspect()) {
             let fault = inspection.fault.expect("a fault").to_string();
             assert!(fault.contains("forked"), "{fault}");
@@ -290,9 +296,9 @@ fn forked_process_does_not_renew_the_locks_of_its_parent() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let holder_count = count_masters_with(&masters, "held");
-    let killed = Command::new("kill").args(["-KILL", &child]).status();
+    let kill_status = Command::new("kill").args(["-KILL", &child]).status();
     assert!(
-        killed.expect("kill runs").success(),
+        kill_status.expect("kill runs").success(),
         "the child must still run"
     );
     assert_eq!(holder_count, 0, "the child renews the lock of its parent");
@@ -301,7 +307,7 @@ fn forked_process_does_not_renew_the_locks_of_its_parent() {
 
 #[test]
 fn part_on_the_thread_of_the_runtime() {
-    let Ok(urls) = std::env::var(MASTERS) else {
+    let Ok(urls) = std::env::var(MASTERS_VARIABLE) else {
         return;
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -318,8 +324,8 @@ fn part_on_the_thread_of_the_runtime() {
         // The test harness has begun a line.
         println!("\nchild {}", std::process::id());
         let outcome = redlock.try_acquire("other").await;
-        let refused = matches!(outcome, Err(AcquireError::Forked)) && !guard.is_valid();
-        println!("child is refused: {refused}");
+        let is_refused = matches!(outcome, Err(AcquireError::Forked)) && !guard.is_valid();
+        println!("child is refused: {is_refused}");
         drop((guard, redlock));
         tokio::time::sleep(LIMIT).await;
         std::process::exit(0);

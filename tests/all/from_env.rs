@@ -6,13 +6,13 @@ use std::process::Command;
 use quorate::RedlockBuilder;
 
 /// The environment variable that marks the child process. If it is set, this test program runs as the child process.
-const CHILD: &str = "QUORATE_TEST_CHILD";
+const CHILD_VARIABLE: &str = "QUORATE_TEST_CHILD";
 
 /// The main function of the child process that [`run_with_variables`] starts; it tests nothing by itself. Prints the masters that the
 /// environment configures, or the error.
 #[test]
 fn child_process_prints_the_settings_from_its_environment() {
-    if std::env::var_os(CHILD).is_none() {
+    if std::env::var_os(CHILD_VARIABLE).is_none() {
         return;
     }
     match RedlockBuilder::from_env().and_then(RedlockBuilder::build) {
@@ -29,7 +29,7 @@ fn run_with_variables(variables: &[(&str, &str)]) -> String {
         "--exact",
         "--nocapture",
     ]);
-    command.env(CHILD, "1");
+    command.env(CHILD_VARIABLE, "1");
     for name in ["QUORATE_MASTERS", "QUORATE_TTL", "QUORATE_NODE_TIMEOUT"] {
         command.env_remove(name);
     }

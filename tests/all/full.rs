@@ -28,8 +28,8 @@ async fn acquire_ten(redlock: &Redlock, is_shared: bool) -> Vec<LockGuard> {
     let mut guards = Vec::new();
     for n in 0..10 {
         let lock = redlock.lock(format!("job-{n}"));
-        let lock = if is_shared { lock.shared() } else { lock };
-        guards.push(lock.acquire().await.expect("free"));
+        let lock_request = if is_shared { lock.shared() } else { lock };
+        guards.push(lock_request.acquire().await.expect("free"));
     }
     guards
 }
@@ -38,8 +38,8 @@ async fn acquire_ten(redlock: &Redlock, is_shared: bool) -> Vec<LockGuard> {
 /// renewed.
 async fn assert_all_but_the_first_are_renewed(guards: &[LockGuard]) {
     tokio::time::sleep(TTL * 7 / 10).await;
-    let renewed = |guard: &LockGuard| guard.remaining() > TTL * 45 / 100;
-    let renewed: Vec<bool> = guards.iter().map(renewed).collect();
+    let is_renewed = |guard: &LockGuard| guard.remaining() > TTL * 45 / 100;
+    let renewed: Vec<bool> = guards.iter().map(is_renewed).collect();
     assert!(renewed[1..].iter().all(|renewed| *renewed), "{renewed:?}");
 }
 
@@ -86,7 +86,7 @@ async fn masters_out_of_memory_renew_the_reader_whose_lease_ends_first() {
 
 /// Creates the user `locker_builder` on every master. The user may run all commands, but only on the keys `quorate:*` and on
 /// the keys that the ACL rules in `words` allow.
-fn grant(masters: &Masters, words: &[&str]) {
+fn grant_rights(masters: &Masters, words: &[&str]) {
     const RIGHTS: [&str; 9] = [
         "ACL",
         "SETUSER",
@@ -105,8 +105,8 @@ fn grant(masters: &Masters, words: &[&str]) {
 }
 
 fn client_as_user(masters: &Masters) -> Redlock {
-    let url = |master: &Server| format!("redis://locker:secret@{}", master.addr());
-    let settings = settings(masters.iter().map(url)).ttl(TTL);
+    let locker_url = |master: &Server| format!("redis://locker:secret@{}", master.addr());
+    let settings = settings(masters.iter().map(locker_url)).ttl(TTL);
     settings.build().expect("good settings")
 }
 
@@ -114,10 +114,10 @@ fn client_as_user(masters: &Masters) -> Redlock {
 async fn renewals_continue_if_the_acl_denies_access_to_the_key_of_another_lock() {
     for is_shared in [false, true] {
         let masters = masters(3);
-        grant(&masters, &["~job*"]);
+        grant_rights(&masters, &["~job*"]);
         let redlock = client_as_user(&masters);
         let guards = acquire_ten(&redlock, is_shared).await;
-        grant(&masters, &["~job-[1-9]"]);
+        grant_rights(&masters, &["~job-[1-9]"]);
         assert_all_but_the_first_are_renewed(&guards).await;
         let faults = faults(&guards[0]);
         let names_the_key = |fault: &Fault| fault.to_string().contains("lock key");
@@ -130,7 +130,7 @@ async fn renewals_continue_if_the_acl_denies_access_to_the_key_of_another_lock()
 
 #[tokio::test]
 async fn renewals_continue_if_the_acl_denies_access_to_one_force_release_key() {
-    const PATTERNS: [&str; 7] = [
+    const KEY_PATTERNS: [&str; 7] = [
         "~job*",
         "~quorate:fence:*",
         "~quorate:holds:*",
@@ -140,15 +140,15 @@ async fn renewals_continue_if_the_acl_denies_access_to_one_force_release_key() {
         "~quorate:broken:job-[1-9]",
     ];
     let masters = masters(3);
-    grant(&masters, &[]);
+    grant_rights(&masters, &[]);
     for is_shared in [false, true] {
-        grant(&masters, &["~job*"]);
+        grant_rights(&masters, &["~job*"]);
         let redlock = client_as_user(&masters);
         let guards = acquire_ten(&redlock, is_shared).await;
         for master in &masters {
             ask_server(master, &["DEL", "job-0", "quorate:holds:job-0"]);
             let words = ["ACL", "SETUSER", "locker", "resetkeys"];
-            let words: Vec<&str> = words.iter().chain(&PATTERNS).copied().collect();
+            let words: Vec<&str> = words.iter().chain(&KEY_PATTERNS).copied().collect();
             assert!(ask_server(master, &words).is_ok());
         }
         assert_all_but_the_first_are_renewed(&guards).await;
@@ -183,8 +183,8 @@ async fn masters_without_free_memory_refuse_acquires_but_execute_releases() {
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let lock_name = |n: usize| format!("held {n}");
-    let locks = (0..20).map(|n| redlock.acquire(lock_name(n)));
-    let guards = futures::future::try_join_all(locks).await.expect("free");
+    let acquires = (0..20).map(|n| redlock.acquire(lock_name(n)));
+    let guards = futures::future::try_join_all(acquires).await.expect("free");
     exhaust_memory(&masters);
     let attempts = (0..20).map(|n| redlock.lock(format!("free {n}")).try_acquire());
     for outcome in futures::future::join_all(attempts).await {
@@ -228,7 +228,11 @@ async fn force_released_lock_on_full_masters_is_not_restored_by_its_holder() {
             .await
             .expect("an answer");
         assert!(masters.iter().all(|master| !has_key(master, resource)));
-        let record = format!("quorate:broken:{resource}");
-        assert!(masters.iter().all(|master| has_key(master, &record)));
+        let break_record_key = format!("quorate:broken:{resource}");
+        assert!(
+            masters
+                .iter()
+                .all(|master| has_key(master, &break_record_key))
+        );
     }
 }

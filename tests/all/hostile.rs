@@ -68,7 +68,7 @@ fn after_handshake(words: &str) -> Script {
     Script::Greet(AfterHandshake::Say(words.into()))
 }
 
-fn flood(first: &str, rest: &str) -> Script {
+fn flooding(first: &str, rest: &str) -> Script {
     Script::Greet(AfterHandshake::Flood {
         first: first.into(),
         rest: rest.into(),
@@ -146,14 +146,14 @@ impl Scene {
         future: impl Future<Output = T>,
     ) -> T {
         let started_at = Instant::now();
-        let done = future.await;
+        let result = future.await;
         let excess = started_at.elapsed().saturating_sub(limit);
-        let excesses = &mut self.results().excess_by_call;
-        match excesses.iter_mut().find(|(name, ..)| *name == call) {
+        let excess_by_call = &mut self.results().excess_by_call;
+        match excess_by_call.iter_mut().find(|(name, ..)| *name == call) {
             Some((_, largest, count)) => (*largest, *count) = (excess.max(*largest), *count + 1),
-            None => excesses.push((call, excess, 1)),
+            None => excess_by_call.push((call, excess, 1)),
         }
-        done
+        result
     }
 
     async fn try_acquire(&self, call: &'static str, resource: &str) -> Option<LockGuard> {
@@ -193,8 +193,8 @@ impl Scene {
         let extended = self
             .record_call("extend", NODE_TIMEOUT, guard.extend(secs(30)))
             .await;
-        let refused = extended.err().map(|error| error.details());
-        self.results().errors.extend(refused);
+        let refusal = extended.err().map(|error| error.details());
+        self.results().errors.extend(refusal);
         self.read_status(&resource).await;
         self.record_call("release", NODE_TIMEOUT, guard.release())
             .await;
@@ -210,9 +210,9 @@ impl Scene {
     /// releases, and lets many tasks use every method at the same time.
     async fn run_scene(&self, fault: Script) {
         let name = &self.name;
-        let mut held = Vec::new();
+        let mut held_locks = Vec::new();
         for n in 0..HELD_LOCKS {
-            held.push(take(&self.redlock, &format!("{name}, held {n}")).await);
+            held_locks.push(take(&self.redlock, &format!("{name}, held {n}")).await);
         }
         self.hostile.play(fault);
         for burst in 0..PENDING_RELEASES / BURST {
@@ -222,7 +222,7 @@ impl Scene {
             });
             join_all(attempts).await;
         }
-        let count_masters_with = held.into_iter().map(|guard| self.use_guard(guard));
+        let count_masters_with = held_locks.into_iter().map(|guard| self.use_guard(guard));
         let callers = (0..TASKS).map(|n| async move {
             let resource = format!("{name}, {n}");
             let guard = if n % 2 == 0 {
@@ -242,22 +242,22 @@ impl Scene {
     fn print_results(&self, kind: &str) {
         let mut results = self.results();
         results.acquire_times.sort();
-        let mut line = format!("{kind} | {}", self.name);
+        let mut result_line = format!("{kind} | {}", self.name);
         for (call, excess, count) in &results.excess_by_call {
             let _ = write!(
-                line,
+                result_line,
                 " | {call} ({count} calls): latest end {} ms after its limit",
                 excess.as_millis()
             );
         }
         if let Some(median_acquire_time) = results.median_acquire_time() {
             let _ = write!(
-                line,
+                result_line,
                 " | {} calls acquired the lock, median time {median_acquire_time:.1?}",
                 results.acquire_times.len()
             );
         }
-        println!("{line} | {} connections", self.hostile.accepted());
+        println!("{result_line} | {} connections", self.hostile.accepted());
     }
 
     /// Returns a description of each violation that this scene shows. `control` contains the results of the same calls
@@ -281,11 +281,11 @@ impl Scene {
         if matches!(others, OtherServers::TwoGood) {
             // A slow machine may make up to a quarter of all calls fail. With the bugs that these tests look for,
             // nearly all calls fail.
-            let calls: u32 = results.excess_by_call.iter().map(|(.., count)| count).sum();
-            if results.errors.len() > control.errors.len() + calls as usize / 4 {
+            let call_count: u32 = results.excess_by_call.iter().map(|(.., count)| count).sum();
+            if results.errors.len() > control.errors.len() + call_count as usize / 4 {
                 let (count, first) = (results.errors.len(), &results.errors[0]);
                 texts.push(format!(
-                    "{count} of {calls} calls failed, the first with: {first}"
+                    "{count} of {call_count} calls failed, the first with: {first}"
                 ));
             }
             let control_median = control.median_acquire_time().unwrap_or(WAIT);
@@ -298,8 +298,8 @@ impl Scene {
                 ));
             }
         }
-        let name = |text| format!("{}: {text}", self.name);
-        texts.into_iter().map(name).collect()
+        let in_this_scene = |text| format!("{}: {text}", self.name);
+        texts.into_iter().map(in_this_scene).collect()
     }
 }
 
@@ -343,22 +343,22 @@ async fn run_scenes(kind: &'static str, fault: impl Fn(&[Server]) -> Script) -> 
             async move { (played.await, others) }
         })
     });
-    let control = Arc::new(Scene::start_scene(
+    let control_scene = Arc::new(Scene::start_scene(
         &good_servers,
         OtherServers::TwoGood,
         true,
     ));
-    let control = run_scene(control, relaying(&good_servers[2], Tampering::None));
-    let (scenes, control) = join(join_all(scenes), control).await;
-    control.print_results("no trouble");
+    let finished_control = run_scene(control_scene, relaying(&good_servers[2], Tampering::None));
+    let (scenes, finished_control) = join(join_all(scenes), finished_control).await;
+    finished_control.print_results("no trouble");
     for (scene, _) in &scenes {
         scene.print_results(kind);
     }
-    let control = control.results();
-    assert_eq!(control.false_holder, None);
+    let control_results = finished_control.results();
+    assert_eq!(control_results.false_holder, None);
     let verdicts = scenes
         .iter()
-        .map(|(scene, others)| scene.violations(*others, &control));
+        .map(|(scene, others)| scene.violations(*others, &control_results));
     verdicts.flatten().collect()
 }
 
@@ -422,10 +422,10 @@ survives! {
         |good_servers| relaying(&good_servers[2], Tampering::Slip(":1\r\n".into()));
     calls_end_in_time_if_a_master_answers_byte_by_byte: "byte by byte", |good_servers| relaying(&good_servers[2], Tampering::Bytewise);
     calls_end_in_time_if_a_master_sends_pushes_without_end: "pushes without end",
-        |_| flood("", ">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n");
-    calls_end_in_time_if_a_master_announces_an_answer_of_gigabytes: "gigabytes", |_| flood("$4294967296\r\n", "x");
-    calls_end_in_time_if_a_master_sends_arrays_nested_without_end: "nesting without end", |_| flood("", "*1\r\n");
-    calls_end_in_time_if_a_master_sends_a_line_without_end: "a line without end", |_| flood("+", "x");
+        |_| flooding("", ">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n");
+    calls_end_in_time_if_a_master_announces_an_answer_of_gigabytes: "gigabytes", |_| flooding("$4294967296\r\n", "x");
+    calls_end_in_time_if_a_master_sends_arrays_nested_without_end: "nesting without end", |_| flooding("", "*1\r\n");
+    calls_end_in_time_if_a_master_sends_a_line_without_end: "a line without end", |_| flooding("+", "x");
     calls_end_in_time_if_a_master_has_reached_its_connection_limit: "max number of clients",
         |_| Script::Dismiss("-ERR max number of clients reached\r\n".into());
     calls_end_in_time_if_a_master_has_another_password: "wrong password",
@@ -456,19 +456,19 @@ async fn excessive_connections(
     scripts: Vec<(&'static str, Script)>,
     max_connections: u64,
 ) -> Vec<String> {
-    let calls = scripts.into_iter().map(|(kind, script)| async move {
+    let script_tasks = scripts.into_iter().map(|(kind, script)| async move {
         let calls = connections_of_a_client_in_four_seconds(script).await;
         println!("{kind}: the client made {calls} connections in 4 s");
         (calls >= max_connections).then(|| format!("{kind}: {calls}"))
     });
-    join_all(calls).await.into_iter().flatten().collect()
+    join_all(script_tasks).await.into_iter().flatten().collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_reconnects_with_growing_pauses_to_a_master_that_hangs_up() {
     // The client's pauses between connection attempts grow from 10 to 150 ms. So it must make fewer than 60 attempts in
     // four seconds.
-    let answers = |commands| {
+    let answer_with = |commands| {
         let words = "-ERR not now\r\n".into();
         Script::Greet(AfterHandshake::HangUpAfter { commands, words })
     };
@@ -477,8 +477,8 @@ async fn client_reconnects_with_growing_pauses_to_a_master_that_hangs_up() {
             "hangs up after the handshake",
             Script::Greet(AfterHandshake::HangUp),
         ),
-        ("hangs up at the first request", answers(0)),
-        ("hangs up after three answers", answers(3)),
+        ("hangs up at the first request", answer_with(0)),
+        ("hangs up after three answers", answer_with(3)),
         (
             "says nonsense",
             Script::Greet(AfterHandshake::Say(AnswerBytes::Garbage(600))),
@@ -488,7 +488,7 @@ async fn client_reconnects_with_growing_pauses_to_a_master_that_hangs_up() {
             Script::Say(AnswerBytes::Garbage(600)),
         ),
         ("hangs up at once", Script::Dismiss("".into())),
-        ("floods", flood("", "*1\r\n")),
+        ("floods", flooding("", "*1\r\n")),
     ];
     let excessive_connections = excessive_connections(scripts, 60).await;
     assert!(
@@ -499,13 +499,13 @@ async fn client_reconnects_with_growing_pauses_to_a_master_that_hangs_up() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_makes_few_connections_to_a_master_that_refuses_it_permanently() {
-    let texts = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+    let refusal_text = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
     let scripts = vec![
         (
             "max number of clients",
             Script::Dismiss("-ERR max number of clients reached\r\n".into()),
         ),
-        ("wrong password", Script::Say(texts.into())),
+        ("wrong password", Script::Say(refusal_text.into())),
     ];
     let excessive_connections = excessive_connections(scripts, 12).await;
     assert!(
@@ -524,19 +524,22 @@ async fn replies_that_arrive_byte_by_byte_are_accepted() {
     for _ in 0..3 {
         let guard = take(&redlock, "job").await;
         guard.extend(secs(30)).await.expect("extended");
-        let held = redlock
+        let held_status = redlock
             .status("job")
             .await
             .expect("the name must be valid")
             .verdict();
-        assert!(matches!(held, StatusVerdict::Held(_)), "{held:?}");
+        assert!(
+            matches!(held_status, StatusVerdict::Held(_)),
+            "{held_status:?}"
+        );
         assert_eq!(guard.release().await.unreachable, 0);
-        let free = redlock
+        let free_status = redlock
             .status("job")
             .await
             .expect("the name must be valid")
             .verdict();
-        assert_eq!(free, StatusVerdict::Free);
+        assert_eq!(free_status, StatusVerdict::Free);
     }
     assert_eq!(
         hostile.accepted(),
@@ -584,12 +587,12 @@ async fn password_quoted_in_a_server_reply_appears_in_no_output() {
         let redlock = settings_for([url]).build().expect("good settings");
         let error = redlock.try_acquire("job").await.expect_err("no lock");
         let status = redlock.status("job").await;
-        let texts = format!(
+        let all_texts = format!(
             "{} {error:?} {status:?} {}",
             error.details(),
             listener.output()
         );
-        assert!(!texts.contains(SECRET), "{texts}");
+        assert!(!all_texts.contains(SECRET), "{all_texts}");
     }
 }
 
@@ -606,11 +609,11 @@ async fn idle_connection_that_stops_responding_is_replaced_before_the_next_call(
     let redlock = settings_for(urls).build().expect("good settings");
     take(&redlock, "job").await.release().await;
     redlock.flush().await;
-    let before = proxies[1].counters().accepted;
+    let accepted_before = proxies[1].counters().accepted;
     let started_at = Instant::now();
     let _hole = proxies[1].inject(Harm::Drop(Way::Both));
     eventually("the client must make a new connection", || {
-        proxies[1].counters().accepted > before
+        proxies[1].counters().accepted > accepted_before
     })
     .await;
     println!("noticed after {:.1?}", started_at.elapsed());

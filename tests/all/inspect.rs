@@ -19,8 +19,8 @@ async fn inspection_reports_the_settings_and_the_state_of_each_server() {
         .ttl(secs(20))
         .build()
         .expect("good settings");
-    let before = redlock.inspect().await;
-    for (inspection, url) in before.iter().zip(masters.urls()) {
+    let inspections = redlock.inspect().await;
+    for (inspection, url) in inspections.iter().zip(masters.urls()) {
         assert_eq!(inspection.fault, None, "{inspection:?}");
         assert!(url.ends_with(inspection.node.as_str()), "{inspection:?}");
         assert!(inspection.server.is_some() && inspection.version.is_some());
@@ -54,9 +54,9 @@ async fn inspection_reports_the_settings_and_the_state_of_each_server() {
         .connect_timeout(Duration::from_millis(700))
         .build()
         .expect("good settings");
-    let after = hasty.inspect().await;
+    let hasty_inspections = hasty.inspect().await;
     masters[2].cont().expect("continued");
-    for inspection in &after[1..] {
+    for inspection in &hasty_inspections[1..] {
         assert_eq!(inspection.fault.as_ref().map(Fault::kind), Some("down"));
         assert_eq!((&inspection.version, inspection.uptime), (&None, None));
     }
@@ -83,7 +83,7 @@ async fn inspection_does_not_close_the_connections_that_locks_use() {
         has_one_connection_each,
     )
     .await;
-    let before: Vec<_> = masters.iter().map(connection_id).collect();
+    let connections_before: Vec<_> = masters.iter().map(connection_id).collect();
     redlock.inspect().await;
     guard
         .extend(secs(30))
@@ -94,8 +94,8 @@ async fn inspection_does_not_close_the_connections_that_locks_use() {
         has_one_connection_each,
     )
     .await;
-    let after: Vec<_> = masters.iter().map(connection_id).collect();
-    assert_eq!(before, after);
+    let connections_after: Vec<_> = masters.iter().map(connection_id).collect();
+    assert_eq!(connections_before, connections_after);
 }
 
 #[tokio::test]
@@ -113,14 +113,14 @@ async fn memory_masters_can_be_inspected() {
 /// Plays a master that answers the handshake correctly, and every later command with `answer`. If `answer` is `None`,
 /// it does not answer later commands.
 async fn serve_hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) {
-    const INFO: &[u8] = b"$35\r\nrun_id:a\r\nuptime_in_seconds:99999\r\n\r\n";
+    const INFO_REPLY: &[u8] = b"$35\r\nrun_id:a\r\nuptime_in_seconds:99999\r\n\r\n";
     let mut input = Vec::new();
     let mut is_greeted = false;
     while let Ok(1..) = stream.read_buf(&mut input).await {
         // Collect the names of the commands that this master has not answered yet.
         let text = String::from_utf8_lossy(&input).into_owned();
         let lines: Vec<&str> = text.split("\r\n").collect();
-        let names: Vec<&str> = lines
+        let command_names: Vec<&str> = lines
             .windows(3)
             .filter(|lines| lines[0].starts_with('*') && lines[1].starts_with('$'))
             .map(|lines| lines[2])
@@ -130,9 +130,9 @@ async fn serve_hostile(mut stream: DuplexStream, answer: Option<&'static [u8]>) 
             continue;
         }
         input.clear();
-        for name in names {
+        for name in command_names {
             let answer = match (is_greeted, name) {
-                (false, "INFO") => INFO,
+                (false, "INFO") => INFO_REPLY,
                 (false, "CLIENT") => b":1\r\n",
                 (false, "HELLO") => b"%1\r\n+proto\r\n:3\r\n",
                 (false, "GET") => b"_\r\n",
@@ -206,8 +206,12 @@ async fn malformed_answers_to_an_inspection_are_not_reported_as_missing_rights()
     let inspection = inspect_hostile(Some(b"!!\r\n")).await;
     let kind = inspection.fault.as_ref().map(Fault::kind);
     assert_eq!(kind, Some("down"), "{inspection:?}");
-    let denied = inspect_hostile(Some(b"-NOPERM no\r\n")).await;
-    let rules: Vec<&str> = denied.missing.iter().map(MissingRight::rule).collect();
+    let denied_inspection = inspect_hostile(Some(b"-NOPERM no\r\n")).await;
+    let rules: Vec<&str> = denied_inspection
+        .missing
+        .iter()
+        .map(MissingRight::rule)
+        .collect();
     assert!(
         rules.contains(&"+evalsha") && rules.contains(&"+time"),
         "{rules:?}"

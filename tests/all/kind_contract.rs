@@ -141,8 +141,9 @@ fn kind_variants() -> Vec<String> {
     let (_, body) = code.split_once("enum Kind {\n").expect("the enum");
     let (body, _) = body.split_once("\n}\n").expect("the end of the enum");
     let lines = body.lines().map(str::trim);
-    let names = lines.filter(|line| line.starts_with(|first: char| first.is_ascii_uppercase()));
-    let names = names.filter_map(|line| line.split(['(', ',']).next());
+    let variant_lines =
+        lines.filter(|line| line.starts_with(|first: char| first.is_ascii_uppercase()));
+    let names = variant_lines.filter_map(|line| line.split(['(', ',']).next());
     names.map(|name| format!("Kind::{name}")).collect()
 }
 

@@ -7,7 +7,7 @@
 use crate::repository::{File, files};
 
 /// Words and phrases that are not used, each with what to write instead.
-const REPLACED: [(&str, &str); 29] = [
+const REPLACED_PHRASES: [(&str, &str); 29] = [
     ("told", "is notified, reports, returns, receives"),
     ("beside", "next to, alongside, shared with"),
     ("sign of life", "heartbeat"),
@@ -40,7 +40,7 @@ const REPLACED: [(&str, &str); 29] = [
 ];
 
 /// Words with which a sentence must not begin, unless it is a question.
-const CLAUSES: [&str; 4] = ["Who", "Whoever", "What", "Whatever"];
+const CLAUSE_WORDS: [&str; 4] = ["Who", "Whoever", "What", "Whatever"];
 
 /// One text in a file: the line where it begins, and its words.
 struct Text {
@@ -66,14 +66,14 @@ fn join(texts: &mut Vec<Text>, last: &mut usize, line: usize, words: &str) {
 /// Returns the paragraphs of all comments in `text`. A comment begins with `comment_sign`, for example `//`.
 fn comments(text: &str, comment_sign: &str) -> Vec<Text> {
     let mut texts = Vec::new();
-    let mut last = 0;
+    let mut last_line = 0;
     for (index, line) in text.lines().enumerate() {
         if let Some(words) = line.trim_start().strip_prefix(comment_sign) {
             let words = words.trim_start_matches(['/', '!', '-', '#']);
             if words.trim().is_empty() {
-                last = 0;
+                last_line = 0;
             } else {
-                join(&mut texts, &mut last, index + 1, words);
+                join(&mut texts, &mut last_line, index + 1, words);
             }
         }
     }
@@ -169,17 +169,17 @@ fn text_faults(text: &str) -> Vec<String> {
             .to_lowercase()
             .replace(|c: char| !c.is_alphanumeric() && c != '`', " ")
     );
-    let mut text_faults: Vec<String> = REPLACED
+    let mut text_faults: Vec<String> = REPLACED_PHRASES
         .iter()
         .filter(|(word, _)| lower.contains(&format!(" {word} ")))
         .map(|(word, instead)| format!("{word:?} (write: {instead})"))
         .collect();
     for sentence in prose.split_inclusive(['.', '?', ':', '!']) {
         let words = sentence.trim_start_matches([' ', '*', '-', '|', '.', '(']);
-        let first = words.split_whitespace().next().unwrap_or_default();
-        if CLAUSES.contains(&first) && words.ends_with('.') {
+        let first_word = words.split_whitespace().next().unwrap_or_default();
+        if CLAUSE_WORDS.contains(&first_word) && words.ends_with('.') {
             text_faults.push(format!(
-                "a sentence begins with {first:?} (name the subject)"
+                "a sentence begins with {first_word:?} (name the subject)"
             ));
         }
     }
@@ -281,12 +281,12 @@ fn declared_names(line: &str) -> impl Iterator<Item = &str> {
 fn words_of_name(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     for c in name.chars() {
-        let last = words.last_mut().expect("the list is not empty");
-        if c == '_' || (c.is_uppercase() && last.ends_with(|c: char| c.is_lowercase())) {
+        let last_word = words.last_mut().expect("the list is not empty");
+        if c == '_' || (c.is_uppercase() && last_word.ends_with(|c: char| c.is_lowercase())) {
             words.push(String::new());
         }
-        let last = words.last_mut().expect("the list is not empty");
-        last.extend(c.to_lowercase().filter(|c| *c != '_'));
+        let last_word = words.last_mut().expect("the list is not empty");
+        last_word.extend(c.to_lowercase().filter(|c| *c != '_'));
     }
     words
 }

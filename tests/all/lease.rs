@@ -24,8 +24,8 @@ async fn acquire_job(redlock: &Redlock, ttl: Duration) -> LockGuard {
 
 /// Waits until the lock is lost, and returns the cause.
 async fn loss_cause(guard: &LockGuard) -> LossCause {
-    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
-    let cause = lost.expect("the loss of the lock must be reported in time");
+    let lost_result = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    let cause = lost_result.expect("the loss of the lock must be reported in time");
     assert!(!guard.is_valid());
     assert_eq!(guard.remaining(), Duration::ZERO);
     cause
@@ -91,8 +91,8 @@ async fn renewal_keeps_a_lock_far_beyond_its_ttl() {
 async fn a_fixed_lease_ends_at_its_deadline() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
-    let guard = lease.acquire().await.expect("free");
+    let lock_request = redlock.lock("job").ttl(secs(2)).renewal(false);
+    let guard = lock_request.acquire().await.expect("free");
     let deadline = guard.valid_until();
     assert_eq!(loss_cause(&guard).await, LossCause::Expired);
     assert_eq!(
@@ -149,9 +149,9 @@ async fn loss_is_reported_when_the_lease_ends_while_every_renewal_hangs() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let guard = acquire_job(&redlock, secs(3)).await;
-    let first = guard.valid_until();
+    let first_validity_end = guard.valid_until();
     eventually("the lock must be renewed once", || {
-        guard.valid_until() > first
+        guard.valid_until() > first_validity_end
     })
     .await;
     for master in &masters {
@@ -307,8 +307,8 @@ async fn renewal_in_transit_does_not_restore_a_key_after_the_release() {
 async fn extension_never_shortens_a_lease() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let lease = redlock.lock("job").ttl(secs(10)).renewal(false);
-    let guard = lease.acquire().await.expect("free");
+    let lock_request = redlock.lock("job").ttl(secs(10)).renewal(false);
+    let guard = lock_request.acquire().await.expect("free");
     let token = guard.fencing_token();
     guard.extend(secs(30)).await.expect("extended");
     let first_deadline = guard.valid_until();
@@ -333,11 +333,11 @@ async fn extension_never_shortens_a_lease() {
 async fn extension_of_an_expired_lock_fails_without_recreating_the_key() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
-    let guard = lease.acquire().await.expect("free");
+    let lock_request = redlock.lock("job").ttl(secs(2)).renewal(false);
+    let guard = lock_request.acquire().await.expect("free");
     tokio::time::sleep(ms(2200)).await;
-    let lost = Err(ExtendError::Lost(LossCause::Expired));
-    assert_eq!(guard.extend(secs(10)).await, lost);
+    let lost_error = Err(ExtendError::Lost(LossCause::Expired));
+    assert_eq!(guard.extend(secs(10)).await, lost_error);
     redlock.flush().await;
     assert_eq!(count_masters_with(&masters, "job"), 0);
     assert!(!guard.is_valid());
@@ -351,8 +351,8 @@ async fn extension_of_a_lock_overwritten_by_another_client_reports_a_loss() {
     for master in masters.iter().take(2) {
         ask_server(master, &["SET", "job", "a thief"]);
     }
-    let lost = Err(ExtendError::Lost(LossCause::TakenAway));
-    assert_eq!(guard.extend(secs(30)).await, lost);
+    let lost_error = Err(ExtendError::Lost(LossCause::TakenAway));
+    assert_eq!(guard.extend(secs(30)).await, lost_error);
     assert_eq!(loss_cause(&guard).await, LossCause::TakenAway);
 }
 
@@ -360,9 +360,9 @@ async fn extension_of_a_lock_overwritten_by_another_client_reports_a_loss() {
 async fn extension_without_a_majority_does_not_change_the_validity_of_the_lock() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let lease = redlock.lock("job").ttl(secs(10)).renewal(false);
-    let guard = lease.acquire().await.expect("free");
-    let before = guard.valid_until();
+    let lock_request = redlock.lock("job").ttl(secs(10)).renewal(false);
+    let guard = lock_request.acquire().await.expect("free");
+    let validity_before = guard.valid_until();
     masters[0].stop().expect("stopped");
     masters[1].kill().expect("killed");
     let error = guard.extend(secs(30)).await.expect_err("no majority");
@@ -371,7 +371,7 @@ async fn extension_without_a_majority_does_not_change_the_validity_of_the_lock()
     };
     assert_eq!(reports[2].outcome, NodeOutcome::Yes);
     assert!(error.details().contains("current validity"), "{error}");
-    assert_eq!(guard.valid_until(), before);
+    assert_eq!(guard.valid_until(), validity_before);
     assert!(guard.is_valid());
     masters[0].cont().expect("continued");
     let started_at = Instant::now();
@@ -383,15 +383,15 @@ async fn extension_without_a_majority_does_not_change_the_validity_of_the_lock()
         );
         tokio::time::sleep(ms(20)).await;
     }
-    assert!(guard.valid_until() > before);
+    assert!(guard.valid_until() > validity_before);
 }
 
 #[tokio::test]
 async fn release_of_an_expired_lock_reports_the_expiry_but_is_not_an_error() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let lease = redlock.lock("job").ttl(secs(2)).renewal(false);
-    let guard = lease.acquire().await.expect("free");
+    let lock_request = redlock.lock("job").ttl(secs(2)).renewal(false);
+    let guard = lock_request.acquire().await.expect("free");
     tokio::time::sleep(ms(2200)).await;
     let next_guard = take(&redlock, "job").await;
     let released = guard.release().await;
@@ -412,14 +412,14 @@ async fn release_of_an_expired_lock_reports_the_expiry_but_is_not_an_error() {
 async fn wait_for_a_loss_ends_when_the_lock_is_released() {
     let redlock = Redlock::in_memory(3);
     let guard = take(&redlock, "job").await;
-    let lost = guard.lost();
+    let lost_future = guard.lost();
     guard.release().await;
-    assert_eq!(lost.await, LossCause::Released);
+    assert_eq!(lost_future.await, LossCause::Released);
     let guard = take(&redlock, "job").await;
-    let lost = tokio::spawn(guard.lost());
+    let lost_task = tokio::spawn(guard.lost());
     tokio::task::yield_now().await;
     drop(guard);
-    assert_eq!(lost.await.expect("no panic"), LossCause::Released);
+    assert_eq!(lost_task.await.expect("no panic"), LossCause::Released);
 }
 
 #[tokio::test]
@@ -441,14 +441,14 @@ async fn a_scope_stops_its_body_when_the_lock_is_lost() {
         std::future::pending::<()>().await;
     });
     let outcome = tokio::time::timeout(PATIENCE, scope).await.expect("ends");
-    let lost = matches!(
+    let is_lost = matches!(
         outcome,
         Err(ScopeError::Lost {
             cause: LossCause::TakenAway,
             ..
         })
     );
-    assert!(lost, "{outcome:?}");
+    assert!(is_lost, "{outcome:?}");
     dropped.await.expect("the body must have been dropped");
 }
 
@@ -465,9 +465,9 @@ async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
     masters[0].stop().expect("stopped");
     for second in 0..7 {
         tokio::time::sleep(secs(1)).await;
-        let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+        let lost_count = guards.iter().filter(|guard| !guard.is_valid()).count();
         assert_eq!(
-            lost, 0,
+            lost_count, 0,
             "locks must not be lost, but some were after {second} s"
         );
     }
@@ -490,19 +490,24 @@ async fn guard_report_includes_answers_that_arrived_after_acquire_returned() {
     redlock.flush().await;
     masters[0].stop().expect("stopped");
     let guard = acquire_job(&redlock, secs(20)).await;
-    let report = || guard.report().swap_remove(0);
-    assert_eq!(report().outcome, NodeOutcome::Silent);
+    let first_report = || guard.report().swap_remove(0);
+    assert_eq!(first_report().outcome, NodeOutcome::Silent);
     eventually(
         "the report must show that the stopped master is silent",
-        || matches!(report().outcome, NodeOutcome::Fault(Fault::Timeout(_))) && report().late,
+        || {
+            matches!(
+                first_report().outcome,
+                NodeOutcome::Fault(Fault::Timeout(_))
+            ) && first_report().late
+        },
     )
     .await;
     masters[0].cont().expect("continued");
     eventually("the report must show the late answer of the master", || {
-        report().outcome == NodeOutcome::Yes
+        first_report().outcome == NodeOutcome::Yes
     })
     .await;
-    assert!(report().late);
+    assert!(first_report().late);
     let other_reports = guard.report().split_off(1);
     assert!(
         other_reports
@@ -544,12 +549,12 @@ fn count_quarantined(error: &AcquireError) -> usize {
 #[tokio::test]
 async fn masters_restarted_empty_do_not_vote_before_the_longest_lease_has_ended() {
     let masters = masters(3);
-    let first = builder_with_guard(&masters, RestartGuard::AfterFirstContact);
-    let (first, second) = (first.clone().build(), first.build());
-    let (first, second) = (first.expect("good"), second.expect("good"));
+    let first_client = builder_with_guard(&masters, RestartGuard::AfterFirstContact);
+    let (first_client, second) = (first_client.clone().build(), first_client.build());
+    let (first_client, second) = (first_client.expect("good"), second.expect("good"));
     // With `AfterFirstContact`, a client detects the restart of a master only if it contacted the master before. So let
     // both clients contact all masters.
-    for redlock in [&first, &second] {
+    for redlock in [&first_client, &second] {
         let are_all_reached = async || {
             let status = redlock.status("job").await.expect("the name must be valid");
             status.nodes.iter().all(|node| node.state.is_ok())
@@ -563,7 +568,7 @@ async fn masters_restarted_empty_do_not_vote_before_the_longest_lease_has_ended(
             );
         }
     }
-    let guard = take_within_patience(&first, "job").await;
+    let guard = take_within_patience(&first_client, "job").await;
     let mut was_quarantined = false;
     let restarted_at = Instant::now();
     masters[0].restart_empty().expect("restarted");
@@ -693,11 +698,11 @@ async fn restart_guard_allows_queries_and_releases_on_a_newly_started_master() {
     let url = masters[0].url();
     let young_node = quorate::testing::connect(&url, &on).expect("the address must be valid");
     let trusted_node = quorate::testing::connect(&url, &off).expect("the address must be valid");
-    let lock = claim(b"job", 1);
-    send(&*trusted_node, acquire(&lock, secs(30), 0))
+    let job_claim = claim(b"job", 1);
+    send(&*trusted_node, acquire(&job_claim, secs(30), 0))
         .await
         .expect("free");
-    let reply = send(&*young_node, release(&lock)).await;
+    let reply = send(&*young_node, release(&job_claim)).await;
     assert_eq!(reply, Ok(Answer::Released(true)));
     // Test 3,000 acquire requests, because the client must send them in more than one message.
     let mut replies = ReplyCollector::new();
@@ -715,11 +720,11 @@ async fn extended_resolves_at_a_renewal_and_at_an_extension() {
     let redlock = Redlock::in_memory(3);
     let outcome = redlock.lock("renewed").ttl(secs(3)).acquire().await;
     let renewed_guard = outcome.expect("free");
-    let before = Instant::now() + renewed_guard.remaining();
+    let valid_until = Instant::now() + renewed_guard.remaining();
     tokio::time::timeout(PATIENCE, renewed_guard.extended())
         .await
         .expect("a renewal is due after a third of the ttl");
-    assert!(Instant::now() + renewed_guard.remaining() > before + ms(500));
+    assert!(Instant::now() + renewed_guard.remaining() > valid_until + ms(500));
     let lock = redlock.lock("extended").renewal(false);
     let guard = lock.acquire().await.expect("free");
     // An extension between the call and the first poll of the future must not be missed.

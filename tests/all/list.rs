@@ -16,14 +16,14 @@ fn resource_names(listing: &Listing) -> Vec<String> {
 async fn list_shows_the_holder_and_the_waiters_of_each_lock() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let held = redlock.lock("deploy:web").note("by hand").acquire().await;
-    let _held = held.expect("free");
+    let hold_result = redlock.lock("deploy:web").note("by hand").acquire().await;
+    let _held = hold_result.expect("free");
     let _other = take(&redlock, "deploy:api").await;
     let _elsewhere = take(&redlock, "nightly").await;
     drop(take(&redlock, "deploy:done").await);
     redlock.flush().await;
     let client = settings(masters.urls()).build().expect("good settings");
-    let waiter = tokio::spawn(async move { client.acquire("deploy:web").await });
+    let waiting_task = tokio::spawn(async move { client.acquire("deploy:web").await });
     eventually(
         "the waiter must be in the queue, and the holder's note must be written",
         || {
@@ -59,7 +59,7 @@ async fn list_shows_the_holder_and_the_waiters_of_each_lock() {
     assert_eq!(db_status.verdict(), verdict);
     assert_eq!(resource_names(&redlock.list("").await).len(), 4);
     assert!(redlock.list("none").await.locks.is_empty());
-    waiter.abort();
+    waiting_task.abort();
 }
 
 #[tokio::test]
@@ -132,14 +132,15 @@ async fn list_shows_locks_on_memory_masters() {
 async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let permit = |note| redlock.semaphore("deploy:api", 2).note(note).acquire();
-    let held = [
-        permit("one").await.expect("free"),
-        permit("two").await.expect("free"),
+    let acquire_permit = |note| redlock.semaphore("deploy:api", 2).note(note).acquire();
+    let held_permits = [
+        acquire_permit("one").await.expect("free"),
+        acquire_permit("two").await.expect("free"),
     ];
     let _plain = take(&redlock, "deploy:api").await;
     let client = settings(masters.urls()).build().expect("good settings");
-    let waiter = tokio::spawn(async move { client.semaphore("deploy:api", 2).acquire().await });
+    let waiting_task =
+        tokio::spawn(async move { client.semaphore("deploy:api", 2).acquire().await });
     eventually(
         "the waiter must be in the queue, and all notes must be written",
         || {
@@ -154,9 +155,9 @@ async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
     )
     .await;
     let note_of_slot = |slot| {
-        let mut held = held.iter().zip(["one", "two"]);
-        let held = held.find(|(guard, _)| guard.slot() == slot);
-        held.map(|(_, text)| text)
+        let mut held_notes = held_permits.iter().zip(["one", "two"]);
+        let slot_note = held_notes.find(|(guard, _)| guard.slot() == slot);
+        slot_note.map(|(_, text)| text)
     };
     let listing = redlock.list("deploy:").await;
     let slots: Vec<_> = listing.locks.iter().map(|lock| lock.slot).collect();
@@ -178,9 +179,9 @@ async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
         state.queue.is_empty()
     }));
     assert!(redlock.list("api").await.locks.is_empty());
-    let [first_guard, second_guard] = held;
+    let [first_guard, second_guard] = held_permits;
     first_guard.release().await;
-    let next_guard = waiter
+    let next_guard = waiting_task
         .await
         .expect("no panic")
         .expect("the waiter must get the released slot of the semaphore");
@@ -203,11 +204,13 @@ async fn list_shows_the_slot_the_holder_and_the_waiters_of_each_permit() {
 async fn forced_release_of_a_permit_passes_its_slot_to_a_waiter() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let permit = || redlock.semaphore("api", 2).ttl(secs(6)).acquire();
-    let (first_guard, second_guard) =
-        (permit().await.expect("free"), permit().await.expect("free"));
+    let acquire_permit = || redlock.semaphore("api", 2).ttl(secs(6)).acquire();
+    let (first_guard, second_guard) = (
+        acquire_permit().await.expect("free"),
+        acquire_permit().await.expect("free"),
+    );
     let client = settings(masters.urls()).build().expect("good settings");
-    let waiter = tokio::spawn(async move { client.semaphore("api", 2).acquire().await });
+    let waiting_task = tokio::spawn(async move { client.semaphore("api", 2).acquire().await });
     eventually("the task must be waiting for the lock", || {
         count_masters_with(&masters, "quorate:queue:quorate:slot:line:api") == 3
     })
@@ -216,7 +219,9 @@ async fn forced_release_of_a_permit_passes_its_slot_to_a_waiter() {
     let status = redlock.break_permit("api", slot).await.expect("a slot");
     let value = first_guard.token().to_string().into_bytes();
     assert_eq!(status.verdict(), StatusVerdict::Held(value));
-    let next_guard = tokio::time::timeout(secs(5), waiter).await.expect("woken");
+    let next_guard = tokio::time::timeout(secs(5), waiting_task)
+        .await
+        .expect("woken");
     let next_guard = next_guard
         .expect("the waiter must get the released slot of the semaphore")
         .expect("the waiter must get the lock");

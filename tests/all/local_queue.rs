@@ -86,12 +86,12 @@ impl CountedMasters {
 /// queued, either in this process or at the masters.
 async fn start_waiter_with(redlock: &Redlock, wait: Wait) -> Waiter {
     let progress_count = Arc::<AtomicUsize>::default();
-    let counter = progress_count.clone();
+    let progress_counter = progress_count.clone();
     let redlock = redlock.clone();
-    let waiter = tokio::spawn(async move {
+    let waiting_task = tokio::spawn(async move {
         let lock = redlock.lock("job").wait(wait);
         let count_progress = move |_: &quorate::Waiting| {
-            counter.fetch_add(1, Ordering::Relaxed);
+            progress_counter.fetch_add(1, Ordering::Relaxed);
         };
         lock.waiting(count_progress).acquire().await
     });
@@ -99,7 +99,7 @@ async fn start_waiter_with(redlock: &Redlock, wait: Wait) -> Waiter {
         progress_count.load(Ordering::Relaxed) > 0
     })
     .await;
-    waiter
+    waiting_task
 }
 
 async fn start_waiter(redlock: &Redlock) -> Waiter {
@@ -154,9 +154,9 @@ async fn waiters_that_leave_the_middle_or_end_of_the_queue_are_skipped() {
     assert_all_acquire([second_waiter, third_waiter]).await;
     // Now the lock is free, and no caller of this process waits for it. So the next caller asks the masters
     // immediately.
-    let before = masters.acquire_count();
+    let acquires_before = masters.acquire_count();
     take(&redlock, "job").await.release().await;
-    assert_eq!(masters.acquire_count(), before + 3);
+    assert_eq!(masters.acquire_count(), acquires_before + 3);
 }
 
 /// Tests that the holder keeps the local turn until its release. The local turn is the right to ask the masters for
@@ -166,16 +166,16 @@ async fn callers_send_no_request_while_a_task_of_their_process_holds_the_lock() 
     let masters = CountedMasters::new();
     let redlock = masters.retrying_client();
     let guard = take(&redlock, "job").await;
-    let before = masters.acquire_count();
+    let acquires_before = masters.acquire_count();
     let later_waiters = [start_waiter(&redlock).await, start_waiter(&redlock).await];
     // A waiter that had the local turn (the right to ask the masters) would send its request immediately.
     tokio::time::sleep(ms(200)).await;
-    assert_eq!(masters.acquire_count(), before);
+    assert_eq!(masters.acquire_count(), acquires_before);
     drop(guard);
     assert_all_acquire(later_waiters).await;
     assert_eq!(
         masters.acquire_count(),
-        before + 6,
+        acquires_before + 6,
         "each waiter must have made exactly one attempt"
     );
 }
@@ -231,12 +231,12 @@ async fn try_acquire_does_not_overtake_the_next_waiter_of_its_process() {
         } else {
             drop(guard);
         }
-        let before = masters.acquire_count();
+        let acquires_before = masters.acquire_count();
         let outcome = redlock.try_acquire("job").await.expect("an answer");
         assert!(matches!(outcome, TryAcquire::Held(_)), "{outcome:?}");
         assert_eq!(
             masters.acquire_count(),
-            before,
+            acquires_before,
             "a try must send no request while a task of the same process holds the lock"
         );
         assert_all_acquire(waiting).await;
@@ -270,16 +270,16 @@ async fn wake_up_addressed_to_a_departed_waiter_wakes_the_next_waiter() {
     let masters = CountedMasters::new();
     let (our_client, other) = (masters.waking_client(), masters.waking_client());
     let guard = take(&other, "job").await;
-    let first = start_waiter(&our_client).await;
-    let second = start_waiter(&our_client).await;
+    let first_waiter = start_waiter(&our_client).await;
+    let second_waiter = start_waiter(&our_client).await;
     eventually("the waiter must be queued", || masters.acquire_count() == 9).await;
-    cancel(first).await;
+    cancel(first_waiter).await;
     eventually("the next waiter must ask the masters", || {
         masters.acquire_count() == 15
     })
     .await;
     guard.release().await;
-    wait_for_guard(second).await.release().await;
+    wait_for_guard(second_waiter).await.release().await;
 }
 
 /// After a wake-up, a waiter may find the lock held again. Tests that it then asks the masters only once.
@@ -328,8 +328,9 @@ async fn concurrent_waiters_are_served_although_other_waiters_give_up_or_are_dro
         }));
     }
     for task in tasks {
-        let done = tokio::time::timeout(PATIENCE, task).await;
-        done.expect("the waiter must get the lock")
+        let task_result = tokio::time::timeout(PATIENCE, task).await;
+        task_result
+            .expect("the waiter must get the lock")
             .expect("no panic");
     }
     take(&redlock, "job").await.release().await;
@@ -340,10 +341,10 @@ async fn progress_of_a_waiter_counts_the_callers_ahead_in_its_process() {
     let masters = CountedMasters::new();
     let redlock = masters.waking_client();
     let guard = take(&redlock, "job").await;
-    let counter = Arc::<Mutex<Vec<(usize, Option<u64>)>>>::default();
+    let notified_waits = Arc::<Mutex<Vec<(usize, Option<u64>)>>>::default();
     let mut waiters = Vec::new();
     for number in 0..3 {
-        let (redlock, notes) = (redlock.clone(), counter.clone());
+        let (redlock, notes) = (redlock.clone(), notified_waits.clone());
         waiters.push(tokio::spawn(async move {
             let see = move |waiting: &quorate::Waiting| {
                 let mut notes = notes.lock().expect("no panic");
@@ -351,14 +352,14 @@ async fn progress_of_a_waiter_counts_the_callers_ahead_in_its_process() {
             };
             redlock.lock("job").waiting(see).acquire().await
         }));
-        let notes = counter.clone();
+        let notified_waits = notified_waits.clone();
         eventually("the task must be waiting for the lock", || {
-            notes.lock().expect("no panic").len() > number
+            notified_waits.lock().expect("no panic").len() > number
         })
         .await;
     }
     let expected_reports = [(0, Some(1)), (1, Some(2)), (2, Some(3))];
-    assert_eq!(*counter.lock().expect("no panic"), expected_reports);
+    assert_eq!(*notified_waits.lock().expect("no panic"), expected_reports);
     guard.release().await;
     assert_all_acquire(waiters).await;
 }

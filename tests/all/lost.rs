@@ -41,8 +41,8 @@ fn outcomes(guard: &LockGuard) -> Vec<(Phase, NodeOutcome)> {
 
 /// Acquires the lock with a fixed lease. The lock is never renewed, so only an extension can find that it is lost.
 async fn acquire_lease(redlock: &Redlock) -> LockGuard {
-    let lock = redlock.lock("job").renewal(false);
-    lock.acquire().await.expect("free")
+    let lock_request = redlock.lock("job").renewal(false);
+    lock_request.acquire().await.expect("free")
 }
 
 /// Tests that the client releases a lost lock on all masters. Otherwise the remaining keys would block every client
@@ -57,11 +57,11 @@ async fn extension_of_a_lost_lock_deletes_its_remaining_lock_keys() {
     }
     let next_client = redlock.clone();
     let next_client = tokio::spawn(async move {
-        let lock = next_client.lock("job").wait(Wait::For(PATIENCE));
-        lock.acquire().await.map(drop)
+        let lock_request = next_client.lock("job").wait(Wait::For(PATIENCE));
+        lock_request.acquire().await.map(drop)
     });
-    let lost = Err(ExtendError::Lost(LossCause::TakenAway));
-    assert_eq!(guard.extend(secs(30)).await, lost);
+    let lost_error = Err(ExtendError::Lost(LossCause::TakenAway));
+    assert_eq!(guard.extend(secs(30)).await, lost_error);
     eventually(
         "the extension must have deleted the key of the third master",
         || !has_key(&masters[2], "job"),
@@ -97,8 +97,8 @@ async fn guard_reports_a_loss_detected_by_a_dropped_extension() {
         outcome.is_err(),
         "the extension must be dropped before the masters answer"
     );
-    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
-    assert_eq!(lost, Ok(LossCause::TakenAway));
+    let lost_result = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    assert_eq!(lost_result, Ok(LossCause::TakenAway));
 }
 
 /// The test drops the future of the extension and releases the lock. Only then do the answers of the masters show the
@@ -134,17 +134,17 @@ async fn guard_of_a_lost_lock_reports_each_masters_answer_to_the_last_renewal() 
     let acquired = outcomes(&guard);
     assert!(acquired.iter().all(|(phase, _)| *phase == Phase::Acquire));
     let timeout = Fault::Timeout(ms(50));
-    let fault = timeout.clone();
-    nodes[0].set_rule(move |_| Fails(fault.clone(), Duration::ZERO));
+    let timeout_fault = timeout.clone();
+    nodes[0].set_rule(move |_| Fails(timeout_fault.clone(), Duration::ZERO));
     nodes[1].set_rule(|_| Fails(Fault::Down("switched off".into()), Duration::ZERO));
-    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
-    assert_eq!(lost, Ok(LossCause::Expired));
-    let down = Fault::Down("switched off".into());
+    let lost_result = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    assert_eq!(lost_result, Ok(LossCause::Expired));
+    let down_fault = Fault::Down("switched off".into());
     assert_eq!(
         outcomes(&guard),
         [
             (Phase::Extend, NodeOutcome::Fault(timeout)),
-            (Phase::Extend, NodeOutcome::Fault(down)),
+            (Phase::Extend, NodeOutcome::Fault(down_fault)),
             (Phase::Extend, NodeOutcome::Yes),
         ]
     );
@@ -174,8 +174,11 @@ async fn guard_report_shows_a_late_answer_that_arrives_after_acquire_returned() 
 async fn guard_report_still_shows_the_acquire_answers_after_a_successful_renewal() {
     let (_nodes, redlock) = three_masters(ms(900));
     let guard = take(&redlock, "job").await;
-    let first = guard.valid_until();
-    eventually("the lock must be renewed", || guard.valid_until() > first).await;
+    let first_validity_end = guard.valid_until();
+    eventually("the lock must be renewed", || {
+        guard.valid_until() > first_validity_end
+    })
+    .await;
     let report = outcomes(&guard);
     assert!(
         report.iter().all(|(phase, _)| *phase == Phase::Acquire),
@@ -194,8 +197,8 @@ async fn report_of_a_lost_lock_shows_which_masters_refused_its_renewal() {
         if extend {
             guard.extend(secs(30)).await.expect_err("taken away");
         }
-        let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
-        assert_eq!(lost, Ok(LossCause::TakenAway));
+        let lost_result = tokio::time::timeout(PATIENCE, guard.lost()).await;
+        assert_eq!(lost_result, Ok(LossCause::TakenAway));
         let report = outcomes(&guard);
         let no = (Phase::Extend, NodeOutcome::No);
         assert_eq!(report[..2], [no.clone(), no], "{report:?}");
@@ -271,7 +274,7 @@ async fn force_released_lock_is_not_restored_when_its_disconnected_holder_reconn
         count_masters_with(&masters, "job") == 3
     })
     .await;
-    let down: Vec<_> = proxies
+    let stopped_proxies: Vec<_> = proxies
         .iter()
         .map(|proxy| proxy.inject(Cut::Hold(Way::Both)))
         .collect();
@@ -298,9 +301,9 @@ async fn force_released_lock_is_not_restored_when_its_disconnected_holder_reconn
         guard.is_valid(),
         "the holder must not notice the forced release before it reaches the masters again"
     );
-    drop(down);
-    let lost = tokio::time::timeout(PATIENCE, guard.lost()).await;
-    assert_eq!(lost, Ok(LossCause::TakenAway));
+    drop(stopped_proxies);
+    let lost_result = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    assert_eq!(lost_result, Ok(LossCause::TakenAway));
     assert_eq!(count_masters_with(&masters, "job"), 0);
 }
 
@@ -322,11 +325,11 @@ async fn force_release_that_reaches_a_minority_of_the_masters_deletes_nothing() 
     let urls = masters.iter().zip(&proxies);
     let urls = urls.map(|(master, proxy)| master.url_at(proxy.addr()));
     let operator = settings(urls).build().expect("good settings");
-    let down = [1, 2].map(|n| proxies[n].inject(Cut::Hold(Way::Both)));
+    let held_connections = [1, 2].map(|n| proxies[n].inject(Cut::Hold(Way::Both)));
     let status = operator.break_lock("job").await.expect("a valid name");
     assert_eq!(status.verdict(), StatusVerdict::Unknown);
     assert_eq!(count_masters_with(&masters, "job"), 3);
-    drop(down);
+    drop(held_connections);
     let started_at = Instant::now();
     while count_masters_with(&masters, "job") > 0 {
         assert!(started_at.elapsed() < PATIENCE, "the lock must be released");
@@ -350,9 +353,9 @@ async fn force_release_without_a_confirmed_deletion_reports_that_the_holder_is_r
     .await;
     let fault = Fault::Timeout(ms(50));
     for node in &nodes[1..] {
-        let fault = fault.clone();
+        let cloned_fault = fault.clone();
         node.set_rule(move |request| match request {
-            Request::Break { delete: true, .. } => Fails(fault.clone(), Duration::ZERO),
+            Request::Break { delete: true, .. } => Fails(cloned_fault.clone(), Duration::ZERO),
             _ => Answered,
         });
     }
@@ -371,9 +374,9 @@ async fn force_release_without_a_confirmed_deletion_reports_that_the_holder_is_r
     // Without a majority for the records, nothing is sent.
     let _guard = take(&redlock, "job").await;
     for node in &nodes[1..] {
-        let fault = fault.clone();
+        let cloned_fault = fault.clone();
         node.set_rule(move |request| match request {
-            Request::Break { .. } => Fails(fault.clone(), Duration::ZERO),
+            Request::Break { .. } => Fails(cloned_fault.clone(), Duration::ZERO),
             _ => Answered,
         });
     }

@@ -49,11 +49,11 @@ fn age(server: &Server) -> Option<(u64, bool)> {
     let reply = ask_server(server, &["INFO", "server"]);
     let info = reply.text()?.into_owned();
     let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:"))?;
-    let record = ask_server(server, &["GET", AGE_KEY]);
-    let record = record.text()?.into_owned();
-    let words: Vec<&str> = record.split(' ').collect();
+    let record_reply = ask_server(server, &["GET", AGE_KEY]);
+    let record_text = record_reply.text()?.into_owned();
+    let words: Vec<&str> = record_text.split(' ').collect();
     let [run_of_record, age, lifetime] = words[..] else {
-        panic!("an age record must have three words: {record:?}")
+        panic!("an age record must have three words: {record_text:?}")
     };
     let age = age.parse().expect("the age must be a number");
     (run_of_record == run_id.trim()).then_some((age, lifetime.starts_with("lost-")))
@@ -203,14 +203,15 @@ async fn masters_cannot_be_marked_if_one_has_a_different_generation_marker() {
     drop(client);
     let builder = builder_for(&servers, &[0, 1, 2]).masters_generation(1);
     let later_client = builder.build().expect("good settings");
-    let missing_text = missing_conditions(later_client.mark_masters().await);
+    let missing_list = missing_conditions(later_client.mark_masters().await);
     assert!(
-        missing_text.contains("another generation"),
-        "{missing_text}"
+        missing_list.contains("another generation"),
+        "{missing_list}"
     );
     // A client with `next_masters` must refuse `mark_masters`: the step `begin` writes the markers instead.
-    let next = builder_for(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
-    let next = next.build().expect("good settings");
+    let next_builder =
+        builder_for(&servers, &[0, 1, 2]).next_masters(vec![servers.urls()[3].clone()]);
+    let next = next_builder.build().expect("good settings");
     let missing_text = missing_conditions(next.mark_masters().await);
     assert!(
         missing_text.contains("run the step `begin`"),
@@ -347,8 +348,8 @@ fn raise_age_record(server: &Server, args: [&str; 5]) -> String {
         .replace("{age}", AGE_KEY)
         .replace("{masters}", MARKER_KEY);
     let call = ["EVAL", &script, "0"];
-    let missing_text = ask_server(server, &[&call[..], &args].concat());
-    missing_text
+    let raise_reply = ask_server(server, &[&call[..], &args].concat());
+    raise_reply
         .text()
         .expect("the script must reply with a text")
         .into_owned()

@@ -24,15 +24,15 @@ const HOUR: Duration = secs(3600);
 /// Three masters, each behind a proxy. The proxy of the second master can be redirected to a fourth server.
 struct Scene {
     servers: Masters,
-    addresses: Vec<Proxy>,
+    proxies: Vec<Proxy>,
 }
 
 impl Scene {
     fn new(servers: Masters) -> Self {
-        let address = |server: &quorate_testbed::Server| Proxy::start(server.addr());
-        let addresses: Result<_, _> = servers.iter().take(3).map(address).collect();
+        let start_proxy_before = |server: &quorate_testbed::Server| Proxy::start(server.addr());
+        let proxies: Result<_, _> = servers.iter().take(3).map(start_proxy_before).collect();
         Self {
-            addresses: addresses.expect("proxies"),
+            proxies: proxies.expect("proxies"),
             servers,
         }
     }
@@ -56,9 +56,9 @@ impl Scene {
     }
 
     fn settings(&self) -> RedlockBuilder {
-        let at = |index: usize| self.servers[index].url_at(self.addresses[index].addr());
+        let url_at = |index: usize| self.servers[index].url_at(self.proxies[index].addr());
         Redlock::builder()
-            .masters((0..3).map(at))
+            .masters((0..3).map(url_at))
             .ttl(MAX_TTL)
             .max_ttl(MAX_TTL)
             .node_timeout(ms(500))
@@ -74,16 +74,16 @@ impl Scene {
 
     /// Makes the master at this index unreachable until the returned fault is healed.
     fn make_unreachable(&self, index: usize) -> Injected {
-        let make_unreachable = self.addresses[index].inject(Fault::Refuse);
-        self.addresses[index].reset_all();
+        let make_unreachable = self.proxies[index].inject(Fault::Refuse);
+        self.proxies[index].reset_all();
         make_unreachable
     }
 
     /// Redirects the address of the second master to the fourth server, until the returned fault is healed.
     fn replace_second_master(&self) -> Injected {
         let spare = Fault::Detour(self.servers[3].addr());
-        let builder = self.addresses[1].inject(spare);
-        self.addresses[1].reset_all();
+        let builder = self.proxies[1].inject(spare);
+        self.proxies[1].reset_all();
         builder
     }
 
@@ -120,12 +120,12 @@ async fn acquire_on_two_masters(scene: &Scene, client: &Redlock) -> LockGuard {
 
 /// Makes one attempt with `client` while `first` still holds the lock. Returns true if `client` gets the lock as well.
 async fn can_acquire_while_held(client: &Redlock, first: &LockGuard) -> bool {
-    let second = client.try_acquire("job").await;
+    let second_attempt = client.try_acquire("job").await;
     assert!(
         first.is_valid(),
         "the lease of the first holder has ended too early: the machine is too slow for this test"
     );
-    matches!(second, Ok(TryAcquire::Acquired(_)))
+    matches!(second_attempt, Ok(TryAcquire::Acquired(_)))
 }
 
 /// Without markers, a client detects a replacement server only by its short uptime. The server of this test has been
@@ -133,19 +133,19 @@ async fn can_acquire_while_held(client: &Redlock, first: &LockGuard) -> bool {
 #[tokio::test]
 async fn vote_of_a_replacement_server_counts_immediately_without_generation_markers() {
     let scene = Scene::start().await;
-    let first = acquire_on_two_masters(&scene, &scene.client()).await;
+    let first_guards = acquire_on_two_masters(&scene, &scene.client()).await;
     let _replaced = scene.replace_second_master();
-    assert!(can_acquire_while_held(&scene.client(), &first).await);
+    assert!(can_acquire_while_held(&scene.client(), &first_guards).await);
 }
 
 #[tokio::test]
 async fn vote_of_a_replacement_server_is_ignored_if_masters_have_generation_markers() {
     let scene = Scene::start().await;
     scene.mark_masters().await;
-    let first = acquire_on_two_masters(&scene, &scene.client()).await;
+    let first_guards = acquire_on_two_masters(&scene, &scene.client()).await;
     let _replaced = scene.replace_second_master();
     for _ in 0..5 {
-        assert!(!can_acquire_while_held(&scene.client(), &first).await);
+        assert!(!can_acquire_while_held(&scene.client(), &first_guards).await);
     }
 }
 
@@ -155,11 +155,11 @@ async fn vote_of_a_replacement_server_is_ignored_if_masters_have_generation_mark
 async fn replacement_server_has_no_vote_if_only_one_reachable_master_has_a_marker() {
     let scene = Scene::start().await;
     scene.mark_masters().await;
-    let first = acquire_on_two_masters(&scene, &scene.client()).await;
+    let first_guards = acquire_on_two_masters(&scene, &scene.client()).await;
     let _replaced = scene.replace_second_master();
     let _away = scene.make_unreachable(0);
     for _ in 0..5 {
-        assert!(!can_acquire_while_held(&scene.client(), &first).await);
+        assert!(!can_acquire_while_held(&scene.client(), &first_guards).await);
     }
 }
 
@@ -170,17 +170,17 @@ async fn vote_of_a_server_that_just_got_its_marker_counts_only_after_the_longest
     let scene = Scene::start().await;
     scene.mark_masters().await;
     let observing_client = scene.client();
-    let first = acquire_on_two_masters(&scene, &observing_client).await;
+    let first_guards = acquire_on_two_masters(&scene, &observing_client).await;
     let builder = scene.replace_second_master();
     wait_until_marked(&scene, 3, &observing_client).await;
-    assert!(!can_acquire_while_held(&scene.client(), &first).await);
+    assert!(!can_acquire_while_held(&scene.client(), &first_guards).await);
     // After `MAX_TTL`, the vote of the new server counts like that of any other master.
     tokio::time::sleep(MAX_TTL + MAX_TTL / 50).await;
-    drop(first);
+    drop(first_guards);
     let _away = scene.make_unreachable(0);
     for client in [scene.client(), observing_client] {
-        let granted = client.acquire("job").await;
-        granted
+        let acquire_result = client.acquire("job").await;
+        acquire_result
             .expect("the vote of the new server must count after the longest lease")
             .release()
             .await;
@@ -196,10 +196,10 @@ async fn address_that_leads_to_two_servers_gets_two_votes_without_a_name() {
     scene.mark_masters().await;
     let holder = scene.client();
     let make_unreachable = scene.make_unreachable(2);
-    let first = holder.acquire("job").await.expect("the lock must be free");
+    let first_guard = holder.acquire("job").await.expect("the lock must be free");
     make_unreachable.heal();
     // From now on, new connections lead to the other server. The connections of the holder stay where they are.
-    let _turn = scene.addresses[1].inject(Fault::Detour(scene.servers[3].addr()));
+    let _turn = scene.proxies[1].inject(Fault::Detour(scene.servers[3].addr()));
     let observing_client = scene.client();
     let started_at = Instant::now();
     while ask_server(&scene.servers[3], &["GET", MARKER_KEY])
@@ -219,13 +219,13 @@ async fn address_that_leads_to_two_servers_gets_two_votes_without_a_name() {
         ask_server(&scene.servers[2], &["DEL", "job"]);
         tokio::time::sleep(ms(20)).await;
     }
-    let other = scene.client();
-    let mut granted = false;
-    while !granted && started_at.elapsed() < PATIENCE {
+    let other_client = scene.client();
+    let mut is_granted = false;
+    while !is_granted && started_at.elapsed() < PATIENCE {
         ask_server(&scene.servers[2], &["DEL", "job"]);
-        granted = can_acquire_while_held(&other, &first).await;
+        is_granted = can_acquire_while_held(&other_client, &first_guard).await;
     }
-    assert!(granted);
+    assert!(is_granted);
 }
 
 /// The same with a name: only an operator writes a marker that bears the name, so the second server never votes.
@@ -242,9 +242,9 @@ async fn server_without_the_name_of_the_masters_never_votes_for_a_named_client()
     assert!(marked.is_marked());
     // The client that was refused gets votes without connecting again.
     let make_unreachable = scene.make_unreachable(2);
-    let first = holder.acquire("job").await.expect("the lock must be free");
+    let first_guard = holder.acquire("job").await.expect("the lock must be free");
     make_unreachable.heal();
-    let _turn = scene.addresses[1].inject(Fault::Detour(scene.servers[3].addr()));
+    let _turn = scene.proxies[1].inject(Fault::Detour(scene.servers[3].addr()));
     let nameless_client = scene.client();
     let deadline = Instant::now() + MAX_TTL + secs(1);
     while Instant::now() < deadline {
@@ -252,12 +252,12 @@ async fn server_without_the_name_of_the_masters_never_votes_for_a_named_client()
         let _ = nameless_client.try_acquire("other").await;
         ask_server(&scene.servers[2], &["DEL", "job"]);
         let another_client = scene.named_client();
-        assert!(!can_acquire_while_held(&another_client, &first).await);
+        assert!(!can_acquire_while_held(&another_client, &first_guard).await);
     }
     let reply = ask_server(&scene.servers[3], &["GET", MARKER_KEY]);
-    let mark_masters = reply.text().map(|reply| reply.split(' ').count());
+    let marker_field_count = reply.text().map(|reply| reply.split(' ').count());
     assert_eq!(
-        mark_masters,
+        marker_field_count,
         Some(2),
         "a number and a fingerprint, without a name"
     );
@@ -273,8 +273,8 @@ async fn named_client_notices_at_once_that_a_connected_master_lost_its_marker() 
     let guard = client.acquire("job").await.expect("two masters vote");
     guard.release().await;
     ask_server(&scene.servers[1], &["FLUSHALL"]);
-    let refused = client.try_acquire("job").await;
-    assert!(refused.is_err(), "{refused:?}");
+    let refused_acquire = client.try_acquire("job").await;
+    assert!(refused_acquire.is_err(), "{refused_acquire:?}");
     let text = ask_server(&scene.servers[1], &["GET", MARKER_KEY]);
     assert_eq!(text.text(), None, "only an operator marks a master");
 }
@@ -284,16 +284,16 @@ async fn named_client_notices_at_once_that_a_connected_master_lost_its_marker() 
 #[tokio::test]
 async fn connected_named_client_ignores_an_emptied_master_after_it_was_marked_again() {
     let scene = Scene::start().await;
-    let connected = scene.named_client();
-    connected.mark_masters().await.expect("marked");
-    let guard = connected.acquire("other").await.expect("free");
+    let connected_client = scene.named_client();
+    connected_client.mark_masters().await.expect("marked");
+    let guard = connected_client.acquire("other").await.expect("free");
     guard.release().await;
-    let first = acquire_on_two_masters(&scene, &scene.named_client()).await;
+    let first_guards = acquire_on_two_masters(&scene, &scene.named_client()).await;
     ask_server(&scene.servers[1], &["FLUSHALL"]);
     let operator = scene.named_client().mark_masters().await;
     assert!(operator.expect("marked again").is_marked());
     for _ in 0..3 {
-        assert!(!can_acquire_while_held(&connected, &first).await);
+        assert!(!can_acquire_while_held(&connected_client, &first_guards).await);
     }
 }
 
@@ -308,29 +308,29 @@ async fn connected_client_ignores_an_emptied_master_whose_marker_another_client_
         let mark_masters = reply.text().expect("a marker").replacen("0 ", "4 ", 1);
         ask_server(server, &["SET", MARKER_KEY, &mark_masters]);
     }
-    let client = || {
+    let client_of_generation = || {
         let builder = scene.settings().masters_generation(1);
         builder.build().expect("good settings")
     };
-    let connected = client();
-    let guard = connected.acquire("other").await.expect("free");
+    let connected_client = client_of_generation();
+    let guard = connected_client.acquire("other").await.expect("free");
     guard.release().await;
-    let first = acquire_on_two_masters(&scene, &client()).await;
+    let first_guards = acquire_on_two_masters(&scene, &client_of_generation()).await;
     ask_server(&scene.servers[1], &["FLUSHALL"]);
-    wait_until_marked(&scene, 1, &client()).await;
+    wait_until_marked(&scene, 1, &client_of_generation()).await;
     let restored_at = Instant::now();
     for _ in 0..3 {
-        assert!(!can_acquire_while_held(&connected, &first).await);
+        assert!(!can_acquire_while_held(&connected_client, &first_guards).await);
     }
-    first.release().await;
+    first_guards.release().await;
     // The connected client also raises the age record, so the master votes again after `max_ttl`.
     let _away = scene.make_unreachable(0);
     loop {
-        if let Ok(TryAcquire::Acquired(_)) = connected.try_acquire("job").await {
+        if let Ok(TryAcquire::Acquired(_)) = connected_client.try_acquire("job").await {
             break;
         }
-        let age = ask_server(&scene.servers[1], &["GET", AGE_KEY]);
-        assert!(restored_at.elapsed() < PATIENCE, "{age:?}");
+        let age_reply = ask_server(&scene.servers[1], &["GET", AGE_KEY]);
+        assert!(restored_at.elapsed() < PATIENCE, "{age_reply:?}");
         tokio::time::sleep(MAX_TTL / 20).await;
     }
     // The marker was restored a moment before `restored_at`.
@@ -341,20 +341,20 @@ async fn connected_client_ignores_an_emptied_master_whose_marker_another_client_
 #[tokio::test]
 async fn masters_are_not_marked_through_an_address_that_leads_to_several_servers() {
     let scene = Scene::start().await;
-    let _turns = scene.addresses[1].inject(Fault::InTurn(scene.servers[3].addr()));
+    let _turns = scene.proxies[1].inject(Fault::InTurn(scene.servers[3].addr()));
     for client in [scene.client(), scene.named_client()] {
-        let refused = client.mark_masters().await;
-        let Err(ChangeError::Missing(lines)) = refused else {
-            panic!("{refused:?}");
+        let refused_marking = client.mark_masters().await;
+        let Err(ChangeError::Missing(lines)) = refused_marking else {
+            panic!("{refused_marking:?}");
         };
-        let error_text = lines.join("\n");
+        let expected_text = lines.join("\n");
         assert!(
-            error_text.contains("leads to 2 servers in turn"),
-            "{error_text}"
+            expected_text.contains("leads to 2 servers in turn"),
+            "{expected_text}"
         );
         for server in &scene.servers {
-            let mark_masters = ask_server(server, &["GET", MARKER_KEY]);
-            assert_eq!(mark_masters.text(), None);
+            let marker_reply = ask_server(server, &["GET", MARKER_KEY]);
+            assert_eq!(marker_reply.text(), None);
         }
     }
 }
@@ -390,8 +390,8 @@ async fn name_can_be_added_to_marked_masters_while_clients_without_a_name_use_th
     let builder = scene.settings().masters_name("another");
     let other_client = builder.build().expect("good settings");
     for foreign_client in [other_client, scene.client()] {
-        let refused = foreign_client.mark_masters().await;
-        let error_text = refused.expect_err("another name").to_string();
+        let refused_marking = foreign_client.mark_masters().await;
+        let error_text = refused_marking.expect_err("another name").to_string();
         assert!(error_text.contains("masters_name"), "{error_text}");
     }
 }
@@ -399,7 +399,7 @@ async fn name_can_be_added_to_marked_masters_while_clients_without_a_name_use_th
 /// Three masters whose wall clocks a test can set.
 struct SceneWithClocks {
     scene: Scene,
-    offsets: Vec<OffsetFile>,
+    offset_files: Vec<OffsetFile>,
 }
 
 impl SceneWithClocks {
@@ -420,18 +420,18 @@ impl SceneWithClocks {
             offset.set(HOUR, Skew::Behind).expect("set");
             offset
         };
-        let offsets: Vec<OffsetFile> = (0..3).map(offset).collect();
+        let offset_files: Vec<OffsetFile> = (0..3).map(offset).collect();
         let options = |n: usize| {
             ServerOptions::new()
-                .clock(&shim, &offsets[n])
+                .clock(&shim, &offset_files[n])
                 .persistence(persistence)
         };
         let servers = Masters::start_with(3, options).expect("three masters");
         let scene_with_clocks = Self {
             scene: Scene::new(servers),
-            offsets,
+            offset_files,
         };
-        for offset in &scene_with_clocks.offsets {
+        for offset in &scene_with_clocks.offset_files {
             offset.clear().expect("cleared");
         }
         assert!((0..3).all(|master| uptime(&scene_with_clocks.scene.servers[master]) >= 3600));
@@ -439,12 +439,14 @@ impl SceneWithClocks {
     }
 
     fn set_clock_back(&self, master: usize) {
-        self.offsets[master].set(HOUR, Skew::Behind).expect("set");
+        self.offset_files[master]
+            .set(HOUR, Skew::Behind)
+            .expect("set");
     }
 
     /// Corrects the clock of a master, which then reports an uptime of an hour.
     fn correct_clock(&self, master: usize) {
-        self.offsets[master].clear().expect("cleared");
+        self.offset_files[master].clear().expect("cleared");
         assert!(uptime(&self.scene.servers[master]) >= 3600);
     }
 }
@@ -473,15 +475,15 @@ async fn master_restarted_empty_with_a_wrong_clock_has_no_vote_after_its_marker_
     };
     let scene = &scene_with_clocks.scene;
     scene.mark_masters().await;
-    let connected = scene.client();
-    let first = acquire_on_two_masters(scene, &connected).await;
+    let connected_client = scene.client();
+    let first_guards = acquire_on_two_masters(scene, &connected_client).await;
     scene_with_clocks.set_clock_back(1);
     scene.servers[1].restart_empty().expect("restarted");
-    wait_until_marked(scene, 1, &connected).await;
+    wait_until_marked(scene, 1, &connected_client).await;
     scene_with_clocks.correct_clock(1);
     let _away = scene.make_unreachable(0);
     for _ in 0..3 {
-        assert!(!can_acquire_while_held(&scene.client(), &first).await);
+        assert!(!can_acquire_while_held(&scene.client(), &first_guards).await);
     }
 }
 
@@ -493,7 +495,7 @@ async fn master_that_keeps_its_data_has_no_vote_after_a_restart_with_a_wrong_clo
     };
     let scene = &scene_with_clocks.scene;
     scene.mark_masters().await;
-    let first = acquire_on_two_masters(scene, &scene.client()).await;
+    let first_guards = acquire_on_two_masters(scene, &scene.client()).await;
     scene_with_clocks.set_clock_back(1);
     ask_server(&scene.servers[1], &["DEL", "job"]);
     scene.servers[1].restart().expect("restarted");
@@ -505,7 +507,7 @@ async fn master_that_keeps_its_data_has_no_vote_after_a_restart_with_a_wrong_clo
     );
     let _away = scene.make_unreachable(0);
     for _ in 0..3 {
-        assert!(!can_acquire_while_held(&scene.client(), &first).await);
+        assert!(!can_acquire_while_held(&scene.client(), &first_guards).await);
     }
 }
 
@@ -536,7 +538,7 @@ async fn short_lived_clients_together_give_a_restarted_master_its_vote() {
             break;
         }
         tokio::time::sleep(MAX_TTL / 10).await;
-        let age = ask_server(&scene.servers[1], &["GET", AGE_KEY]);
-        assert!(restarted_at.elapsed() < PATIENCE, "{age:?}");
+        let age_reply = ask_server(&scene.servers[1], &["GET", AGE_KEY]);
+        assert!(restarted_at.elapsed() < PATIENCE, "{age_reply:?}");
     }
 }

@@ -50,9 +50,9 @@ impl Scene {
     }
 
     fn joint_client(&self) -> Redlock {
-        let next_client = self.urls(2..5);
+        let next_urls = self.urls(2..5);
         self.settings(0..3)
-            .next_masters(next_client)
+            .next_masters(next_urls)
             .build()
             .expect("both")
     }
@@ -65,7 +65,7 @@ impl Scene {
     }
 
     fn generations(&self) -> Vec<String> {
-        let marker = |server| {
+        let marker_of = |server| {
             ask_server(server, &["GET", MARKER_KEY])
                 .text()
                 .map(std::borrow::Cow::into_owned)
@@ -73,7 +73,7 @@ impl Scene {
         let fencing_token_of_job = |marker: Option<String>| {
             marker.and_then(|marker| Some(marker.split(' ').next()?.to_owned()))
         };
-        let generations = self.servers.iter().map(marker);
+        let generations = self.servers.iter().map(marker_of);
         generations
             .map(|marker| fencing_token_of_job(marker).unwrap_or_default())
             .collect()
@@ -93,8 +93,8 @@ async fn close_and_wait(change: &MastersChange<'_>) {
     change.close().await.expect("closed");
     let closed = change.closed().await.expect("closed");
     tokio::time::sleep(change.wait()).await;
-    let open = change.open(&closed).await.expect("open");
-    assert_eq!(open.stage(), ChangeStage::Open);
+    let open_survey = change.open(&closed).await.expect("open");
+    assert_eq!(open_survey.stage(), ChangeStage::Open);
 }
 
 /// Returns true if the masters refuse this client because of its generation. Repeats an attempt that fails because a
@@ -218,12 +218,12 @@ async fn held_lock_can_be_released_but_not_extended_on_closed_masters() {
         scene.servers.iter().all(|server| !has_key(server, "other"))
     })
     .await;
-    let lost = tokio::time::timeout(PATIENCE, kept_guard.lost()).await;
-    assert_eq!(lost, Ok(LossCause::Expired));
+    let lost_result = tokio::time::timeout(PATIENCE, kept_guard.lost()).await;
+    assert_eq!(lost_result, Ok(LossCause::Expired));
     assert!(is_refused_for_generation(&old_client).await);
     // After `change.close()`, the masters refused the renewals of `kept_guard`. Its report must show this.
-    let answer = format!("{:?}", kept_guard.report());
-    assert!(answer.contains("OtherMasters"), "{answer}");
+    let report_text = format!("{:?}", kept_guard.report());
+    assert!(report_text.contains("OtherMasters"), "{report_text}");
 }
 
 #[tokio::test]
@@ -240,16 +240,16 @@ async fn client_of_the_old_masters_cannot_list_or_force_release_locks_after_step
         .await;
     change.close().await.expect("closed");
     assert!(is_refused_for_generation(&old_client).await);
-    let held = joint_client.acquire("job").await.expect("free");
+    let held_guard = joint_client.acquire("job").await.expect("free");
     for answer in [
         old_client.status("job").await,
         old_client.break_lock("job").await,
     ] {
-        let answer = answer.expect("the name must be valid");
-        assert_eq!(answer.verdict(), StatusVerdict::Unknown, "{answer:?}");
+        let status = answer.expect("the name must be valid");
+        assert_eq!(status.verdict(), StatusVerdict::Unknown, "{status:?}");
         let names_generation =
             |node: &NodeStatus| matches!(node.state, Err(Fault::OtherMasters(_)));
-        assert!(answer.nodes.iter().all(names_generation), "{answer:?}");
+        assert!(status.nodes.iter().all(names_generation), "{status:?}");
     }
     let listing = old_client.list("").await;
     assert_eq!((listing.locks.len(), listing.faults.len()), (0, 3));
@@ -258,7 +258,7 @@ async fn client_of_the_old_masters_cannot_list_or_force_release_locks_after_step
         "the force-release of a refused client must have no effect"
     );
     assert_eq!(joint_client.list("").await.locks.len(), 1);
-    held.release().await;
+    held_guard.release().await;
 }
 
 #[tokio::test]
@@ -311,13 +311,18 @@ async fn masters_are_not_confirmed_as_closed_while_a_client_without_marker_check
     );
     drop(connection);
     eventually("the connection of the old client must be closed", || {
-        let list = ask_server(&scene.servers[0], &["CLIENT", "LIST"]);
-        !list.text().unwrap_or_default().contains("quorate:host:1")
+        let client_list = ask_server(&scene.servers[0], &["CLIENT", "LIST"]);
+        !client_list
+            .text()
+            .unwrap_or_default()
+            .contains("quorate:host:1")
     })
     .await;
     // Another client, which is not quorate, runs scripts on this master.
-    let mut other = scene.servers[1].connect(secs(2)).expect("a connection");
-    other.command(&["EVAL", "return 1", "0"]).expect("run");
+    let mut other_connection = scene.servers[1].connect(secs(2)).expect("a connection");
+    other_connection
+        .command(&["EVAL", "return 1", "0"])
+        .expect("run");
     assert!(matches!(
         change.closed().await,
         Err(ChangeError::Missing(_))
@@ -339,12 +344,12 @@ async fn vote_of_a_master_that_lost_its_marker_during_a_change_is_ignored() {
     let change = joint_client.change().expect("a change");
     begin(&change).await;
     change.close().await.expect("closed");
-    let next_client = scene.urls(2..5);
-    let guarded_client = scene
+    let next_urls = scene.urls(2..5);
+    let guarded_builder = scene
         .settings(0..3)
-        .next_masters(next_client)
+        .next_masters(next_urls)
         .restart_guard(RestartGuard::AfterFirstContact);
-    let guarded_client = guarded_client.build().expect("both");
+    let guarded_client = guarded_builder.build().expect("both");
     guarded_client
         .acquire("job")
         .await
@@ -365,12 +370,12 @@ async fn vote_of_a_master_that_lost_its_marker_during_a_change_is_ignored() {
             .acquire("job")
             .await
             .expect("the client must get the lock, because it reaches a majority of both sets");
-        let answer = guard.report();
+        let reports = guard.report();
         guard.release().await;
-        let quarantined = |answer: &NodeReport| {
-            matches!(answer.outcome, NodeOutcome::Fault(Fault::Quarantined(_)))
+        let quarantined = |report: &NodeReport| {
+            matches!(report.outcome, NodeOutcome::Fault(Fault::Quarantined(_)))
         };
-        if answer.iter().any(quarantined) {
+        if reports.iter().any(quarantined) {
             let status = guarded_client
                 .status("job")
                 .await
@@ -379,7 +384,7 @@ async fn vote_of_a_master_that_lost_its_marker_during_a_change_is_ignored() {
             assert!(matches!(state, Err(Fault::Quarantined(_))), "{state:?}");
             break;
         }
-        assert!(started_at.elapsed() < PATIENCE, "{answer:?}");
+        assert!(started_at.elapsed() < PATIENCE, "{reports:?}");
     }
     eventually(
         "the generation marker of the master must be restored",
@@ -535,7 +540,7 @@ async fn step_begin_fails_while_a_client_is_configured_with_only_some_masters() 
 #[derive(Default)]
 struct AcquireRecords {
     /// The end of the validity of the current lock. `None` if the lock is free.
-    held: Mutex<Option<Instant>>,
+    held_until: Mutex<Option<Instant>>,
     last_token: Mutex<u64>,
     violations: Mutex<Vec<String>>,
     /// For each client, how often it has acquired the lock.
@@ -553,7 +558,11 @@ impl AcquireRecords {
         };
         let fencing_token_of_job = guard.fencing_token().expect("a number");
         let valid_until = Instant::now() + guard.remaining();
-        if let Some(other) = self.held.lock().expect("no panic").replace(valid_until)
+        if let Some(other) = self
+            .held_until
+            .lock()
+            .expect("no panic")
+            .replace(valid_until)
             && Instant::now() < other
         {
             let mut violations = self.violations.lock().expect("no panic");
@@ -561,26 +570,26 @@ impl AcquireRecords {
                 "client {client} got the lock while a lock of another client was valid"
             ));
         }
-        let connection = std::mem::replace(
+        let last_token = std::mem::replace(
             &mut *self.last_token.lock().expect("no panic"),
             fencing_token_of_job,
         );
-        if fencing_token_of_job <= connection {
+        if fencing_token_of_job <= last_token {
             let mut violations = self.violations.lock().expect("no panic");
             violations.push(format!(
-                "client {client} got the fencing token {fencing_token_of_job}, which does not exceed the preceding token {connection}"
+                "client {client} got the fencing token {fencing_token_of_job}, which does not exceed the preceding token {last_token}"
             ));
         }
         self.acquire_counts[client].fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(ms(2)).await;
-        *self.held.lock().expect("no panic") = None;
+        *self.held_until.lock().expect("no panic") = None;
         guard.release().await;
     }
 
     fn acquire_counts(&self) -> Vec<usize> {
         let acquire_counts = self.acquire_counts.iter();
         acquire_counts
-            .map(|acquire_counts| acquire_counts.load(Ordering::Relaxed))
+            .map(|count| count.load(Ordering::Relaxed))
             .collect()
     }
 }
@@ -602,8 +611,8 @@ async fn locks_stay_exclusive_across_two_consecutive_changes_of_masters() {
     };
     let joint_builder_of_set = |set: usize| builder_of_set(set).next_masters(sets[set + 1].clone());
     let (single, joint) = (builder_of_set, joint_builder_of_set);
-    let clients = [single(0), joint(0), single(1), joint(1), single(2)];
-    let clients = clients.map(|settings| settings.build().expect("good settings"));
+    let client_settings = [single(0), joint(0), single(1), joint(1), single(2)];
+    let clients = client_settings.map(|settings| settings.build().expect("good settings"));
     let records = Arc::new(AcquireRecords::default());
     let is_over = Arc::new(AtomicBool::new(false));
     let start_client = |(client, redlock): (usize, &Redlock)| {
@@ -680,17 +689,17 @@ async fn client_with_a_mistyped_next_master_writes_no_marker_to_that_server() {
             .map(|at| servers.urls()[*at].clone())
             .collect()
     };
-    let names_generation = |indices: &[usize]| {
-        let names_generation = settings(urls(indices)).max_ttl(MAX_TTL).ttl(MAX_TTL);
-        names_generation.node_timeout(ms(250))
+    let settings_of = |indices: &[usize]| {
+        let builder = settings(urls(indices)).max_ttl(MAX_TTL).ttl(MAX_TTL);
+        builder.node_timeout(ms(250))
     };
-    let builder = names_generation(&[0, 1, 2]).next_masters(urls(&[2, 3, 4]));
+    let builder = settings_of(&[0, 1, 2]).next_masters(urls(&[2, 3, 4]));
     let joint_client = builder.build().expect("both");
     begin(&joint_client.change().expect("a change")).await;
-    let violations = names_generation(&[0, 1, 2]).next_masters(urls(&[2, 3, 5]));
-    let violations = violations.build().expect("another one");
+    let another_builder = settings_of(&[0, 1, 2]).next_masters(urls(&[2, 3, 5]));
+    let another_client = another_builder.build().expect("another one");
     for _ in 0..5 {
-        violations
+        another_client
             .acquire("job")
             .await
             .expect("free")
@@ -702,9 +711,7 @@ async fn client_with_a_mistyped_next_master_writes_no_marker_to_that_server() {
             .text()
             .is_none()
     );
-    let foreign = names_generation(&[5])
-        .build()
-        .expect("the client must be built");
+    let foreign = settings_of(&[5]).build().expect("the client must be built");
     assert!(!is_refused_for_generation(&foreign).await);
 }
 
@@ -740,10 +747,10 @@ async fn step_begin_fails_while_a_client_uses_a_different_database_of_the_same_s
     }
     // The third server is an old master in database 0, and a next master in database 1. The builder must reject this.
     let next_client = scene.urls(2..5).into_iter().map(|url| format!("{url}/1"));
-    let mixed = scene.settings(0..3).next_masters(next_client).build();
+    let mixed_client = scene.settings(0..3).next_masters(next_client).build();
     assert!(
-        matches!(mixed, Err(quorate::BuildError::SameMasterTwice(_))),
-        "{mixed:?}"
+        matches!(mixed_client, Err(quorate::BuildError::SameMasterTwice(_))),
+        "{mixed_client:?}"
     );
 }
 
@@ -757,8 +764,8 @@ async fn step_close_fails_while_a_client_without_generation_marker_checks_is_con
     connection
         .command(&["CLIENT", "SETNAME", "quorate:host:1"])
         .expect("named");
-    let answer = missing_conditions(change.close().await);
-    assert!(answer.iter().any(|line| line.contains("quorate:host:1")));
+    let missing = missing_conditions(change.close().await);
+    assert!(missing.iter().any(|line| line.contains("quorate:host:1")));
     assert_eq!(scene.generations(), ["0"; 5]);
 }
 
@@ -771,8 +778,8 @@ async fn masters_are_not_confirmed_as_closed_while_a_foreign_client_locks_with_s
     let change = joint_client.change().expect("a change");
     begin(&change).await;
     change.close().await.expect("closed");
-    let mut other = scene.servers[0].connect(secs(2)).expect("a connection");
-    other
+    let mut other_connection = scene.servers[0].connect(secs(2)).expect("a connection");
+    other_connection
         .command(&["SET", "job", "x", "NX", "PX", "100"])
         .expect("set");
     missing_conditions(change.closed().await);
@@ -829,13 +836,13 @@ async fn step_begin_fails_if_the_configured_old_masters_differ_from_the_masters_
     close_and_wait(&change).await;
     drop(joint_client);
     // After the first change, the masters in use are the servers with the indexes 2 to 4. By mistake, the settings
-    // `violations` name the servers 1 to 3 as the old masters.
+    // of `wrong_client` name the servers 1 to 3 as the old masters.
     let builder = scene.settings(1..4).masters_generation(1);
-    let violations = builder
+    let wrong_client = builder
         .next_masters(scene.urls(0..3))
         .build()
         .expect("good settings");
-    let change = violations.change().expect("a change");
+    let change = wrong_client.change().expect("a change");
     let answer = missing_conditions(change.begin().await);
     assert!(
         answer

@@ -19,30 +19,30 @@ fn resident_kib() -> u64 {
 #[test]
 fn requests_to_a_stopped_master_do_not_increase_memory_use() {
     let program = std::env::current_exe().expect("this program");
-    let reply = Command::new(program)
+    let child_output = Command::new(program)
         .args([
             "memory::child_process_measures_its_memory_while_a_master_is_stopped",
             "--exact",
             "--nocapture",
         ])
-        .env(CHILD, "1")
+        .env(CHILD_VARIABLE, "1")
         .output()
         .expect("it runs");
-    let reply = String::from_utf8_lossy(&reply.stdout);
+    let child_text = String::from_utf8_lossy(&child_output.stdout);
     assert!(
-        reply.contains("grown by") && reply.contains("1 passed"),
-        "{reply:?}"
+        child_text.contains("grown by") && child_text.contains("1 passed"),
+        "{child_text:?}"
     );
 }
 
 /// This environment variable is set only in the child process, which runs the same test program.
-const CHILD: &str = "QUORATE_TEST_MEMORY";
+const CHILD_VARIABLE: &str = "QUORATE_TEST_MEMORY";
 
 /// Not a test by itself. Another test runs it in a child process, so that it does not measure the memory of other
 /// tests.
 #[tokio::test]
 async fn child_process_measures_its_memory_while_a_master_is_stopped() {
-    if std::env::var_os(CHILD).is_none() {
+    if std::env::var_os(CHILD_VARIABLE).is_none() {
         return;
     }
     let masters = masters(1);

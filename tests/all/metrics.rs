@@ -76,11 +76,11 @@ fn samples(metrics: &Metrics, name: &str) -> Vec<f64> {
 const TTL: Duration = Duration::from_secs(2);
 
 fn client_of(nodes: &[MemoryNode]) -> Redlock {
-    let nodes = nodes
+    let dyn_nodes = nodes
         .iter()
         .map(|node| Arc::new(node.clone()) as Arc<dyn Node>);
     Redlock::builder()
-        .nodes(nodes.collect())
+        .nodes(dyn_nodes.collect())
         .ttl(TTL)
         .wait(Wait::For(Duration::from_millis(200)))
         .build()
@@ -94,8 +94,8 @@ fn three_masters() -> Vec<MemoryNode> {
 /// Waits until the lock has been renewed this many times.
 async fn wait_for_renewals(guard: &LockGuard, renewals: usize) {
     for _ in 0..renewals {
-        let first_metrics = guard.valid_until();
-        while guard.valid_until() == first_metrics {
+        let valid_before = guard.valid_until();
+        while guard.valid_until() == valid_before {
             assert!(
                 guard.is_valid(),
                 "the lock must not be lost before it is renewed"
@@ -169,8 +169,8 @@ fn metrics_count_unsuccessful_waits_by_reason() {
         !samples(&metrics, "quorate_queue_ahead{}").is_empty(),
         "{metrics:#?}"
     );
-    let down = "quorate_node_replies_total{node=m2,outcome=down,phase=acquire}";
-    assert!(counter_value(&metrics, down) >= 1, "{metrics:#?}");
+    let down_metric = "quorate_node_replies_total{node=m2,outcome=down,phase=acquire}";
+    assert!(counter_value(&metrics, down_metric) >= 1, "{metrics:#?}");
 }
 
 #[test]
@@ -208,16 +208,19 @@ fn metrics_record_the_time_left_at_each_renewal_and_the_cause_of_each_loss() {
 
 #[test]
 fn lost_lock_counter_exists_with_value_zero_before_the_first_loss() {
-    const LOST: &str = "quorate_locks_lost_total{cause=max_hold}";
-    let mut first_metrics = Metrics::new();
+    const LOST_METRIC: &str = "quorate_locks_lost_total{cause=max_hold}";
+    let mut first_client_metrics = Metrics::new();
     let last_metrics = record_with_snapshots(async |snapshotter| {
         let client_of = client_of(&three_masters());
-        first_metrics = take_snapshot(snapshotter);
+        first_client_metrics = take_snapshot(snapshotter);
         let lock = client_of.lock("a").max_hold(Duration::from_millis(50));
         lock.acquire().await.expect("free").lost().await;
     });
-    assert_eq!(first_metrics.get(LOST), Some(&DebugValue::Counter(0)));
-    assert_eq!(counter_value(&last_metrics, LOST), 1);
+    assert_eq!(
+        first_client_metrics.get(LOST_METRIC),
+        Some(&DebugValue::Counter(0))
+    );
+    assert_eq!(counter_value(&last_metrics, LOST_METRIC), 1);
 }
 
 /// Tests that all time series exist as soon as a client is built. An event of a lock, such as a loss, only changes
@@ -363,18 +366,18 @@ impl Node for DropsReplies {
 fn request_whose_reply_channel_is_dropped_is_counted_as_disconnected() {
     let metrics = record_metrics(async || {
         let node = |n| Arc::new(DropsReplies(NodeName::new(format!("m{n}")))) as Arc<dyn Node>;
-        let client_of = Redlock::builder().nodes((1..=3).map(node).collect());
-        let client_of = client_of.build().expect("good settings");
-        client_of
+        let builder = Redlock::builder().nodes((1..=3).map(node).collect());
+        let client = builder.build().expect("good settings");
+        client
             .try_acquire("x")
             .await
             .expect_err("the attempt must fail, because no master is up");
     });
-    let count = |outcome: &str| {
+    let count_of = |outcome: &str| {
         let labels = format!("node=m1,outcome={outcome},phase=acquire");
         counter_value(&metrics, &format!("quorate_node_replies_total{{{labels}}}"))
     };
-    assert_eq!((count("disconnected"), count("ok")), (1, 0));
+    assert_eq!((count_of("disconnected"), count_of("ok")), (1, 0));
 }
 
 /// Tests that the labels in alert rules exist. An alert rule with an unknown label would never fire.

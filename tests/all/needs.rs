@@ -13,17 +13,17 @@ use quorate::{
 };
 use quorate_testbed::{Masters, Reply, Server, ServerOptions, not_run};
 
-const PREFIX: &str = "lock:";
+const KEY_PREFIX: &str = "lock:";
 const PASSWORD: &str = "s3cret-of-the-locker";
 
 /// The Redis user of clients in docs/operations.md.
-const CLIENT: &str = "quorate";
+const CLIENT_USER: &str = "quorate";
 /// The Redis user of operators in docs/operations.md.
-const OPERATOR: &str = "quorate-operator";
+const OPERATOR_USER: &str = "quorate-operator";
 
 /// The words of the documented `ACL SETUSER` command for clients (docs/operations.md).
 fn documented_command() -> Vec<String> {
-    documented_command_for(CLIENT)
+    documented_command_for(CLIENT_USER)
 }
 
 /// The words of the documented `ACL SETUSER` command for this user (docs/operations.md).
@@ -39,8 +39,8 @@ fn documented_command_for(user: &str) -> Vec<String> {
 
 /// The rights that the documented command for clients grants: commands such as `+get`, key patterns and channels.
 fn documented_rights() -> Vec<String> {
-    let right = |without_backticks: &String| without_backticks.starts_with(['+', '~', '&']);
-    documented_command().into_iter().filter(right).collect()
+    let is_right = |word: &String| word.starts_with(['+', '~', '&']);
+    documented_command().into_iter().filter(is_right).collect()
 }
 
 /// Every server program to test; `None` is the machine's default program.
@@ -65,8 +65,8 @@ fn start_three(program: Option<PathBuf>) -> Masters {
 
 /// Runs the documented `ACL SETUSER` command for clients on every master. If `revoked_right` is a right, this right is left
 /// out of the command. `None` grants all documented rights.
-fn grant(masters: &Masters, revoked_right: Option<&str>) {
-    grant_to(CLIENT, masters, revoked_right);
+fn grant_rights(masters: &Masters, revoked_right: Option<&str>) {
+    grant_to(CLIENT_USER, masters, revoked_right);
 }
 
 fn grant_to(user: &str, masters: &Masters, revoked_right: Option<&str>) {
@@ -74,16 +74,16 @@ fn grant_to(user: &str, masters: &Masters, revoked_right: Option<&str>) {
 }
 
 fn grant_command(mut words: Vec<String>, masters: &Masters, revoked_right: Option<&str>) {
-    words.retain(|without_backticks| Some(without_backticks.as_str()) != revoked_right);
-    for without_backticks in &mut words {
-        if without_backticks.starts_with('>') {
-            *without_backticks = format!(">{PASSWORD}");
+    words.retain(|word| Some(word.as_str()) != revoked_right);
+    for word in &mut words {
+        if word.starts_with('>') {
+            *word = format!(">{PASSWORD}");
         }
     }
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let acl_words: Vec<&str> = words.iter().map(String::as_str).collect();
     for master in masters {
-        let reply = ask_server(master, &words);
-        assert!(reply.is_ok(), "{words:?}: {reply:?}");
+        let reply = ask_server(master, &acl_words);
+        assert!(reply.is_ok(), "{acl_words:?}: {reply:?}");
     }
 }
 
@@ -95,19 +95,19 @@ fn locker_client(masters: &Masters) -> Redlock {
 /// Settings with which a client logs in as the documented user for clients. `path` is appended to the URL of every
 /// master, for example `/1` for database 1.
 fn settings(masters: &Masters, path: &str) -> RedlockBuilder {
-    settings_of(urls(CLIENT, masters.iter(), path))
+    settings_of(urls(CLIENT_USER, masters.iter(), path))
 }
 
 /// The URLs of these masters with the name and the password of `user`.
 fn urls<'a>(user: &str, masters: impl Iterator<Item = &'a Server>, path: &str) -> Vec<String> {
-    let url = |master: &Server| format!("redis://{user}:{PASSWORD}@{}{path}", master.addr());
-    masters.map(url).collect()
+    let url_of = |master: &Server| format!("redis://{user}:{PASSWORD}@{}{path}", master.addr());
+    masters.map(url_of).collect()
 }
 
 fn settings_of(urls: Vec<String>) -> RedlockBuilder {
     Redlock::builder()
         .masters(urls)
-        .prefix(PREFIX)
+        .prefix(KEY_PREFIX)
         // Trust the test servers, which have just started. This setting needs the same rights as the default.
         .restart_guard(RestartGuard::AfterFirstContact)
         // A generous timeout for a busy machine.
@@ -124,9 +124,9 @@ fn refused_objects(server: &Server) -> Vec<String> {
     };
     let object_of = |entry: Reply| match entry {
         Reply::Array(fields) => {
-            let text = |n: usize| fields.get(n).and_then(Reply::text).unwrap_or_default();
-            let index = (0..fields.len()).find(|n| text(*n) == "object");
-            text(index.expect("an object") + 1).into_owned()
+            let field_text = |n: usize| fields.get(n).and_then(Reply::text).unwrap_or_default();
+            let object_index = (0..fields.len()).find(|n| field_text(*n) == "object");
+            field_text(object_index.expect("an object") + 1).into_owned()
         }
         other => panic!("{other:?}"),
     };
@@ -144,7 +144,7 @@ fn count_calls(server: &Server, command: &str) -> u64 {
 }
 
 async fn wait_until_queued(masters: &Masters, resource: &str) {
-    let queue = format!("quorate:queue:{PREFIX}{resource}");
+    let queue = format!("quorate:queue:{KEY_PREFIX}{resource}");
     eventually("a waiter must be in the queue of every master", || {
         masters.iter().all(|master| has_key(master, &queue))
     })
@@ -218,9 +218,9 @@ async fn use_values(redlock: &Redlock) {
 /// Acquires a reader's lock and a permit, each with a note. Waits until the status shows both notes, and then breaks
 /// the permit.
 async fn use_every_kind(redlock: &Redlock) {
-    let reader = redlock.lock("doc").shared().note("reads").acquire().await;
-    let permit = redlock.semaphore("api", 2).note("calls").acquire().await;
-    let (reader, permit) = (reader.expect("free"), permit.expect("free"));
+    let reader_guard = redlock.lock("doc").shared().note("reads").acquire().await;
+    let permit_guard = redlock.semaphore("api", 2).note("calls").acquire().await;
+    let (reader_guard, permit_guard) = (reader_guard.expect("free"), permit_guard.expect("free"));
     let started_at = Instant::now();
     loop {
         let doc = redlock.status("doc").await.expect("the name must be valid");
@@ -238,24 +238,24 @@ async fn use_every_kind(redlock: &Redlock) {
         assert!(started_at.elapsed() < PATIENCE, "{doc:?} {api:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let slot = permit.slot().expect("one");
+    let slot = permit_guard.slot().expect("one");
     let status = redlock.break_permit("api", slot).await.expect("a slot");
     assert!(status.nodes.iter().all(|node| node.state.is_ok()));
-    drop((reader, permit));
+    drop((reader_guard, permit_guard));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_client() {
     for program in server_programs() {
         let masters = start_three(program);
-        grant(&masters, None);
+        grant_rights(&masters, None);
         let (first, second) = (locker_client(&masters), locker_client(&masters));
 
         let guard = first.acquire("job").await.expect("free");
         assert!(guard.fencing_token().is_some());
-        let waiter = tokio::spawn({
-            let second = second.clone();
-            async move { second.acquire("job").await }
+        let waiting_task = tokio::spawn({
+            let second_builder = second.clone();
+            async move { second_builder.acquire("job").await }
         });
         wait_until_queued(&masters, "job").await;
         let was_tried = locker_client(&masters)
@@ -271,7 +271,7 @@ async fn user_with_exactly_the_documented_rights_can_use_every_function_of_a_cli
         guard.extend(secs(25)).await.expect("still held");
         restore_key(&masters[0], &guard, "lock:job").await;
         assert_eq!(guard.release().await.unreachable, 0);
-        let guard = waiter.await.expect("no panic").expect("acquired");
+        let guard = waiting_task.await.expect("no panic").expect("acquired");
         for master in &masters {
             // The waiter already has the lock when two masters have released it. So wait until the third master has
             // also published its wake-up.
@@ -325,14 +325,13 @@ fn documented_rights_for(purpose: &str) -> (Vec<String>, Vec<String>) {
     let mut cells = documented_rights_for.expect("the row").split(" | ");
     let commands = cells.next().expect("commands").replace('\\', "");
     let keys = cells.next().expect("keys");
-    let keys = keys.replace("the lock key", &format!("`{PREFIX}`"));
+    let keys = keys.replace("the lock key", &format!("`{KEY_PREFIX}`"));
     let split_words = |cell: String| {
         cell.split_whitespace()
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
-    let without_backticks =
-        |without_backticks: String| without_backticks.trim_matches('`').to_owned();
+    let without_backticks = |cell: String| cell.trim_matches('`').to_owned();
     let commands = split_words(commands).into_iter().map(without_backticks);
     let keys = split_words(keys).into_iter().map(without_backticks);
     let commands = commands.map(|command| format!("+{command}"));
@@ -346,7 +345,7 @@ fn documented_rights_for(purpose: &str) -> (Vec<String>, Vec<String>) {
 async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit() {
     for program in server_programs() {
         let masters = start_three(program);
-        grant(&masters, None);
+        grant_rights(&masters, None);
         let outcome = locker_client(&masters).semaphore("api", 2).acquire().await;
         let permit = outcome.expect("free");
         let slot = permit.slot().expect("one");
@@ -354,23 +353,23 @@ async fn operator_with_the_documented_rights_can_show_and_force_release_a_permit
         let (scripts, _) = documented_rights_for("taking, renewing, releasing");
         let (commands, keys) = documented_rights_for("`status`, `break`, `doctor`");
         let user = documented_command()[2].clone();
-        let mut words = ["ACL", "SETUSER", &user, "reset", "on"]
+        let mut acl_words = ["ACL", "SETUSER", &user, "reset", "on"]
             .map(str::to_owned)
             .to_vec();
-        words.push(format!(">{PASSWORD}"));
-        words.extend(scripts.into_iter().chain(commands).chain(keys));
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        acl_words.push(format!(">{PASSWORD}"));
+        acl_words.extend(scripts.into_iter().chain(commands).chain(keys));
+        let acl_words: Vec<&str> = acl_words.iter().map(String::as_str).collect();
         for master in &masters {
-            assert!(ask_server(master, &words).is_ok(), "{words:?}");
+            assert!(ask_server(master, &acl_words).is_ok(), "{acl_words:?}");
         }
-        let operator = locker_client(&masters);
-        let semaphore = operator
+        let locker = locker_client(&masters);
+        let semaphore = locker
             .semaphore_status("api")
             .await
             .expect("the name must be valid");
         let slots: Vec<_> = semaphore.permits.iter().map(|permit| permit.slot).collect();
         assert_eq!(slots, [Some(slot)], "{semaphore:?}");
-        let status = operator.break_permit("api", slot).await.expect("a slot");
+        let status = locker.break_permit("api", slot).await.expect("a slot");
         assert!(
             status.nodes.iter().all(|node| node.state.is_ok()),
             "{status:?}"
@@ -395,11 +394,11 @@ fn changing_client(user: &str, masters: &Masters) -> Redlock {
 
 /// The value of the generation marker on each master. `None` for a master without a marker.
 fn read_markers(masters: &Masters) -> Vec<Option<String>> {
-    let marker = |master| {
-        let marker = ask_server(master, &["GET", "quorate:masters"]);
-        marker.text().map(std::borrow::Cow::into_owned)
+    let marker_of = |master| {
+        let marker_of = ask_server(master, &["GET", "quorate:masters"]);
+        marker_of.text().map(std::borrow::Cow::into_owned)
     };
-    masters.iter().map(marker).collect()
+    masters.iter().map(marker_of).collect()
 }
 
 /// Begins the change of the masters as soon as the uptime of the new server is long enough.
@@ -416,17 +415,17 @@ async fn begin_change(redlock: &Redlock) {
 async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_masters() {
     for program in server_programs() {
         let masters = start_three(program);
-        grant(&masters, None);
-        grant_to(OPERATOR, &masters, None);
-        let client = changing_client(CLIENT, &masters);
-        let builder = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
+        grant_rights(&masters, None);
+        grant_to(OPERATOR_USER, &masters, None);
+        let client = changing_client(CLIENT_USER, &masters);
+        let builder = settings_of(urls(OPERATOR_USER, masters.iter().take(2), ""));
         let old_client = builder.build().expect("good settings");
         old_client
             .mark_masters()
             .await
             .expect("the step must succeed");
 
-        let operator = changing_client(OPERATOR, &masters);
+        let operator = changing_client(OPERATOR_USER, &masters);
         begin_change(&operator).await;
         // Create a fencing counter and a stored value, which the change of masters must copy.
         drop(client.acquire("job").await.expect("free"));
@@ -463,26 +462,24 @@ async fn operator_with_exactly_the_documented_rights_can_mark_and_replace_master
     }
 }
 
-/// A second key prefix. The locks of some tests use it in addition to [`PREFIX`].
+/// A second key prefix. The locks of some tests use it in addition to [`KEY_PREFIX`].
 const SECOND_PREFIX: &str = "b:";
 
 /// The rights that the documentation lists for operators, with each key pattern repeated for [`SECOND_PREFIX`].
 fn operator_command() -> Vec<String> {
-    let mut words = documented_command_for(OPERATOR);
-    let keys = words
-        .iter()
-        .filter(|without_backticks| without_backticks.starts_with('~'));
-    let keys = keys.filter(|without_backticks| without_backticks.contains(PREFIX));
-    let second: Vec<String> = keys
-        .map(|without_backticks| without_backticks.replace(PREFIX, SECOND_PREFIX))
+    let mut acl_words = documented_command_for(OPERATOR_USER);
+    let keys = acl_words.iter().filter(|word| word.starts_with('~'));
+    let keys = keys.filter(|word| word.contains(KEY_PREFIX));
+    let second_client: Vec<String> = keys
+        .map(|word| word.replace(KEY_PREFIX, SECOND_PREFIX))
         .collect();
-    words.extend(second);
-    words
+    acl_words.extend(second_client);
+    acl_words
 }
 
 /// Stores a quota and the fencing counter of a semaphore under each of the two prefixes.
 async fn write_values(masters: &Masters) {
-    for prefix in [PREFIX, SECOND_PREFIX] {
+    for prefix in [KEY_PREFIX, SECOND_PREFIX] {
         let urls = masters.iter().take(2).map(Server::url).collect();
         let client = settings_of(urls).prefix(prefix).build().expect("good");
         client
@@ -514,15 +511,15 @@ async fn run_whole_change(redlock: &Redlock) -> Result<(), ChangeError> {
 }
 
 async fn assert_each_step_names(right: &str, masters: &Masters) {
-    let operator = changing_client(OPERATOR, masters);
+    let operator = changing_client(OPERATOR_USER, masters);
     let survey = operator.survey().await.expect("masters with markers");
     for master in &survey.masters {
-        let rules = master.seen.missing.iter().map(MissingRight::rule);
-        assert_eq!(rules.collect::<Vec<_>>(), [right], "{master:?}");
+        let missing_rules = master.seen.missing.iter().map(MissingRight::rule);
+        assert_eq!(missing_rules.collect::<Vec<_>>(), [right], "{master:?}");
         assert!(master.lacks_rights());
     }
     let change = operator.change().expect("next masters are set");
-    let builder = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
+    let builder = settings_of(urls(OPERATOR_USER, masters.iter().take(2), ""));
     let old_client = builder.build().expect("good settings");
     for step in [
         change.begin().await,
@@ -532,12 +529,12 @@ async fn assert_each_step_names(right: &str, masters: &Masters) {
         change.finish().await,
         old_client.mark_masters().await,
     ] {
-        let error_text = step.expect_err("a right is missing").to_string();
+        let step_error = step.expect_err("a right is missing").to_string();
         assert!(
-            error_text.contains(&format!("ACL SETUSER <user> {right}")),
-            "{error_text}"
+            step_error.contains(&format!("ACL SETUSER <user> {right}")),
+            "{step_error}"
         );
-        assert!(!error_text.contains(PASSWORD), "{error_text}");
+        assert!(!step_error.contains(PASSWORD), "{step_error}");
     }
 }
 
@@ -553,7 +550,7 @@ async fn change_of_masters_writes_nothing_if_the_operator_lacks_a_right() {
                 continue;
             }
             grant_command(operator_command(), &masters, Some(&right));
-            match run_whole_change(&changing_client(OPERATOR, &masters)).await {
+            match run_whole_change(&changing_client(OPERATOR_USER, &masters)).await {
                 Err(_) => {
                     assert_eq!(read_markers(&masters), [None, None, None], "{right}");
                     assert_each_step_names(&right, &masters).await;
@@ -574,10 +571,14 @@ async fn change_of_masters_writes_nothing_if_the_operator_lacks_a_right() {
 
 async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Masters) {
     let (mut commands, keys) = documented_rights_for("`quorate masters`: operators only");
-    let words = ["ACL", "SETUSER", OPERATOR, "reset", "on", ">"].map(str::to_owned);
+    let acl_words = ["ACL", "SETUSER", OPERATOR_USER, "reset", "on", ">"].map(str::to_owned);
     commands.extend(keys.iter().map(|key| key.trim_end_matches('*').to_owned()));
-    grant_command(words.into_iter().chain(commands).collect(), masters, None);
-    let operator = changing_client(OPERATOR, masters);
+    grant_command(
+        acl_words.into_iter().chain(commands).collect(),
+        masters,
+        None,
+    );
+    let operator = changing_client(OPERATOR_USER, masters);
     let error_text = run_whole_change(&operator)
         .await
         .expect_err("rights are missing");
@@ -585,8 +586,8 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
     assert_eq!(read_markers(masters), [None, None, None]);
 
     // Give the user of the clients only its documented rights. They do not include `CLIENT LIST`.
-    grant(masters, None);
-    let client = changing_client(CLIENT, masters);
+    grant_rights(masters, None);
+    let client = changing_client(CLIENT_USER, masters);
     let error_text = run_whole_change(&client)
         .await
         .expect_err("rights are missing");
@@ -608,16 +609,16 @@ async fn assert_refusals_without_the_rights_of_clients_or_operators(masters: &Ma
 async fn change_of_masters_for_all_key_prefixes_needs_rights_only_to_existing_keys() {
     let masters = start_three(None);
     write_values(&masters).await;
-    let builder = settings_of(urls(OPERATOR, masters.iter().take(2), ""));
-    let acquires = builder
-        .next_masters(urls(OPERATOR, masters.iter().skip(1), ""))
+    let builder = settings_of(urls(OPERATOR_USER, masters.iter().take(2), ""));
+    let operator_builder = builder
+        .next_masters(urls(OPERATOR_USER, masters.iter().skip(1), ""))
         .prefix("")
         .max_ttl(MAX_TTL)
         .ttl(MAX_TTL)
         .node_timeout(MAX_TTL / 4);
-    let operator = acquires.build().expect("good settings");
+    let operator_client = operator_builder.build().expect("good settings");
     grant_command(operator_command(), &masters, Some("~quorate:value:b:*"));
-    let error_text = run_whole_change(&operator)
+    let error_text = run_whole_change(&operator_client)
         .await
         .expect_err("a right is missing");
     assert!(
@@ -626,7 +627,7 @@ async fn change_of_masters_for_all_key_prefixes_needs_rights_only_to_existing_ke
     );
     assert_eq!(read_markers(&masters), [None, None, None]);
     grant_command(operator_command(), &masters, None);
-    run_whole_change(&operator)
+    run_whole_change(&operator_client)
         .await
         .expect("all rights are granted");
 }
@@ -635,7 +636,7 @@ async fn change_of_masters_for_all_key_prefixes_needs_rights_only_to_existing_ke
 async fn documented_rights_allow_no_dangerous_command() {
     for program in server_programs() {
         let masters = start_three(program);
-        grant(&masters, None);
+        grant_rights(&masters, None);
         let user = documented_command()[2].clone();
         let mut connection = masters[0].connect(secs(5)).expect("a connection");
         let welcome = connection.command(&["AUTH", &user, PASSWORD]);
@@ -659,8 +660,8 @@ async fn documented_rights_allow_no_dangerous_command() {
             let reply = connection
                 .command(command)
                 .expect("the server must answer the command");
-            let text = reply.text().unwrap_or_default().into_owned();
-            assert!(text.starts_with("NOPERM"), "{command:?}: {reply:?}");
+            let field_text = reply.text().unwrap_or_default().into_owned();
+            assert!(field_text.starts_with("NOPERM"), "{command:?}: {reply:?}");
         }
     }
 }
@@ -670,13 +671,14 @@ async fn inspection_of_a_master_names_each_missing_right_of_the_user() {
     for program in server_programs() {
         let masters = start_three(program);
         for right in documented_rights() {
-            grant(&masters, Some(&right));
+            grant_rights(&masters, Some(&right));
             for inspection in locker_client(&masters).inspect().await {
-                let rules: Vec<&str> = inspection.missing.iter().map(MissingRight::rule).collect();
-                assert_eq!(rules, [&*right], "{inspection:?}");
+                let missing_rules: Vec<&str> =
+                    inspection.missing.iter().map(MissingRight::rule).collect();
+                assert_eq!(missing_rules, [&*right], "{inspection:?}");
             }
         }
-        grant(&masters, None);
+        grant_rights(&masters, None);
         assert_no_faults(&locker_client(&masters).inspect().await);
     }
 }
@@ -685,7 +687,7 @@ async fn inspection_of_a_master_names_each_missing_right_of_the_user() {
 /// the time `lives_until`, in milliseconds since 1970.
 fn put_ghost_waiter(masters: &Masters, resource: &str, id: &str, lives_until: &str) {
     for master in masters {
-        let key_of = |family: &str| format!("quorate:{family}:{PREFIX}{resource}");
+        let key_of = |family: &str| format!("quorate:{family}:{KEY_PREFIX}{resource}");
         ask_server(master, &["ZADD", &key_of("queue"), "1", id]);
         ask_server(master, &["ZADD", &key_of("alive"), lives_until, id]);
     }
@@ -695,7 +697,7 @@ fn put_ghost_waiter(masters: &Masters, resource: &str, id: &str, lives_until: &s
 async fn use_every_call(masters: &Masters, resource: &str) -> String {
     let (first, second) = (locker_client(masters), locker_client(masters));
     let mut error_text = String::new();
-    let mut note = |what: String| {
+    let mut note_error = |what: String| {
         error_text.push_str(&what);
         error_text.push('\n');
     };
@@ -711,36 +713,36 @@ async fn use_every_call(masters: &Masters, resource: &str) -> String {
         .expect("the name must be valid")
         .nodes
     {
-        note(format!("{:?}", node.state));
+        note_error(format!("{:?}", node.state));
     }
-    note(format!(
+    note_error(format!(
         "{:?}",
         locker_client(masters).try_acquire(resource).await
     ));
     // The client `second` joins the queue, and leaves it after 700 ms.
     let wait = Wait::For(Duration::from_millis(700));
     let waited = second.lock(resource).wait(wait).acquire().await;
-    note(format!("{waited:?}"));
-    note(format!("{:?}", guard.extend(secs(25)).await));
+    note_error(format!("{waited:?}"));
+    note_error(format!("{:?}", guard.extend(secs(25)).await));
     for master in masters {
-        ask_server(master, &["DEL", &format!("{PREFIX}{resource}")]);
+        ask_server(master, &["DEL", &format!("{KEY_PREFIX}{resource}")]);
     }
-    note(format!("{:?}", guard.extend(secs(29)).await));
-    note(format!("{:?}", guard.release().await.reports()));
+    note_error(format!("{:?}", guard.extend(secs(29)).await));
+    note_error(format!("{:?}", guard.release().await.reports()));
     let quota = first.quota(format!("{resource}, pieces"));
-    note(format!("{:?}", quota.create(3).await));
-    note(format!("{:?}", quota.take(1).await));
-    note(format!("{:?}", quota.drop_quota().await));
+    note_error(format!("{:?}", quota.create(3).await));
+    note_error(format!("{:?}", quota.take(1).await));
+    note_error(format!("{:?}", quota.drop_quota().await));
     // Add a dead waiter to the queue. The next attempt of a client removes it.
     put_ghost_waiter(masters, resource, "0123456789abcdef:1", "1");
-    note(format!("{:?}", first.try_acquire(resource).await));
+    note_error(format!("{:?}", first.try_acquire(resource).await));
     for node in second
         .break_lock(resource)
         .await
         .expect("the name must be valid")
         .nodes
     {
-        note(format!("{:?}", node.state));
+        note_error(format!("{:?}", node.state));
     }
     first.flush().await;
     second.flush().await;
@@ -778,7 +780,7 @@ fn expected_error(right: &str) -> Option<String> {
         | "+pexpireat" => None,
         "~lock:*" => Some("the lock key".to_owned()),
         _ => match right.strip_prefix('~') {
-            Some(keys) => Some(keys.replace(PREFIX, "")),
+            Some(keys) => Some(keys.replace(KEY_PREFIX, "")),
             // Servers before Redis 7 report a denied `CLIENT LIST` as `client`.
             None => right[1..].split('|').next().map(str::to_owned),
         },
@@ -793,7 +795,7 @@ async fn lock_error_names_each_missing_right() {
             let Some(name) = expected_error(right) else {
                 continue;
             };
-            grant(&masters, Some(right));
+            grant_rights(&masters, Some(right));
             let error_text = use_every_call(&masters, &format!("job {n}"))
                 .await
                 .to_lowercase();
@@ -804,7 +806,7 @@ async fn lock_error_names_each_missing_right() {
             );
             assert!(!error_text.contains(PASSWORD), "{error_text}");
         }
-        grant(&masters, None);
+        grant_rights(&masters, None);
         let error_text = use_every_call(&masters, "job at last").await.to_lowercase();
         assert!(!error_text.contains("denied"), "{error_text}");
     });
@@ -816,13 +818,13 @@ async fn lock_error_names_each_missing_right() {
 async fn extension_reports_a_revoked_right_as_a_fault_instead_of_a_loss() {
     for program in server_programs() {
         let masters = start_three(program);
-        grant(&masters, None);
+        grant_rights(&masters, None);
         let redlock = locker_client(&masters);
         let guard = redlock.acquire("job").await.expect("free");
-        grant(&masters, Some("+get"));
-        let error_text = format!("{:?}", guard.extend(secs(25)).await);
-        assert!(error_text.contains("Denied"), "{error_text}");
-        grant(&masters, None);
+        grant_rights(&masters, Some("+get"));
+        let extension_text = format!("{:?}", guard.extend(secs(25)).await);
+        assert!(extension_text.contains("Denied"), "{extension_text}");
+        grant_rights(&masters, None);
         guard.extend(secs(26)).await.expect("still ours");
     }
 }
@@ -831,7 +833,7 @@ async fn extension_reports_a_revoked_right_as_a_fault_instead_of_a_loss() {
 async fn inspection_of_a_master_names_missing_rights_only_for_features_in_use() {
     for program in server_programs() {
         let masters = start_three(program);
-        grant(&masters, None);
+        grant_rights(&masters, None);
         let database = settings(&masters, "/1").build().expect("good settings");
         let error = database.try_acquire("job").await.expect_err("denied");
         assert!(error.details().contains("select"), "{error}");
@@ -839,8 +841,9 @@ async fn inspection_of_a_master_names_missing_rights_only_for_features_in_use() 
         let unguarded = builder.build().expect("good settings");
         for (redlock, right) in [(&database, "+select"), (&unguarded, "+config|get")] {
             for inspection in redlock.inspect().await {
-                let rules: Vec<&str> = inspection.missing.iter().map(MissingRight::rule).collect();
-                assert_eq!(rules, [right], "{inspection:?}");
+                let missing_rules: Vec<&str> =
+                    inspection.missing.iter().map(MissingRight::rule).collect();
+                assert_eq!(missing_rules, [right], "{inspection:?}");
             }
         }
         for master in &masters {
@@ -859,7 +862,7 @@ async fn inspection_of_a_master_names_missing_rights_only_for_features_in_use() 
 #[tokio::test]
 async fn client_of_the_classic_algorithm_needs_no_queue_or_pubsub_rights() {
     let masters = start_three(None);
-    grant(&masters, None);
+    grant_rights(&masters, None);
     for master in &masters {
         let user = &documented_command()[2];
         ask_server(
@@ -868,8 +871,8 @@ async fn client_of_the_classic_algorithm_needs_no_queue_or_pubsub_rights() {
         );
     }
     let build_result = settings(&masters, "").fencing(false).build();
-    let classic = build_result.expect("good settings");
-    for inspection in classic.inspect().await {
+    let classic_client = build_result.expect("good settings");
+    for inspection in classic_client.inspect().await {
         assert_eq!(inspection.fault, None, "{inspection:?}");
         assert!(inspection.missing.is_empty(), "{inspection:?}");
         assert!(
@@ -877,7 +880,7 @@ async fn client_of_the_classic_algorithm_needs_no_queue_or_pubsub_rights() {
             "a client without ordered waiters must not listen for wake-ups"
         );
     }
-    let guard = classic.acquire("job").await.expect("free");
+    let guard = classic_client.acquire("job").await.expect("free");
     guard
         .extend(secs(25))
         .await
@@ -889,31 +892,34 @@ async fn client_of_the_classic_algorithm_needs_no_queue_or_pubsub_rights() {
 async fn user_without_the_right_to_mget_can_acquire_many_locks_concurrently() {
     for program in server_programs() {
         let masters = start_three(program);
-        grant(&masters, Some("+mget"));
+        grant_rights(&masters, Some("+mget"));
         let locker_client = locker_client(&masters);
         for _ in 0..3 {
             let names: Vec<String> = (0..50).map(|n| format!("one of many {n}")).collect();
             let acquires = names.iter().map(|name| locker_client.acquire(name));
             let outcomes = futures::future::join_all(acquires).await.into_iter();
-            let held: Vec<LockGuard> = outcomes
+            let held_guards: Vec<LockGuard> = outcomes
                 .map(|outcome| {
                     outcome.expect(
                         "the acquire must succeed, because it works without the right +mget",
                     )
                 })
                 .collect();
-            let released = held.into_iter().map(LockGuard::release);
-            let released = format!("{:?}", futures::future::join_all(released).await);
-            assert!(!released.to_lowercase().contains("denied"), "{released}");
+            let releases = held_guards.into_iter().map(LockGuard::release);
+            let releases_text = format!("{:?}", futures::future::join_all(releases).await);
+            assert!(
+                !releases_text.to_lowercase().contains("denied"),
+                "{releases_text}"
+            );
         }
         // Some server versions do not count denied calls, so check only the script calls.
         for master in &masters {
             let reply = ask_server(master, &["INFO", "commandstats"]);
             let stats = reply.text().expect("text").into_owned();
-            let count_calls = stats.split("cmdstat_evalsha:calls=").nth(1);
-            let count_calls =
-                count_calls.and_then(|rest| rest.split(',').next()?.parse::<u32>().ok());
-            let is_batched = count_calls.is_some_and(|count_calls| count_calls < 250);
+            let call_count_text = stats.split("cmdstat_evalsha:calls=").nth(1);
+            let call_count =
+                call_count_text.and_then(|rest| rest.split(',').next()?.parse::<u32>().ok());
+            let is_batched = call_count.is_some_and(|count| count < 250);
             assert!(
                 is_batched,
                 "the client must combine its 300 requests into fewer than 250 script calls: {stats}"
@@ -976,7 +982,7 @@ async fn locks_without_a_queue_are_released_by_the_delete_command() {
     for program in server_programs() {
         let masters = start_three(program);
         let has_command = has_delete_command(&masters[0]);
-        grant(&masters, None);
+        grant_rights(&masters, None);
         for fencing in [true, false] {
             assert_eq!(
                 release_and_count(&masters, fencing).await,
@@ -987,7 +993,7 @@ async fn locks_without_a_queue_are_released_by_the_delete_command() {
         for master in &masters {
             let objects = refused_objects(master);
             assert_eq!(
-                objects.iter().any(|object_of| object_of == "delifeq"),
+                objects.iter().any(|object| object == "delifeq"),
                 has_command,
                 "{objects:?}"
             );
@@ -1030,7 +1036,7 @@ async fn locks_are_released_by_a_script_if_the_delete_command_was_renamed() {
         let masters = Masters::start_with(3, options).unwrap_or_else(|error| panic!("{error}"));
         let reply = ask_server(&masters[0], &["DELIFEQ", "a", "b"]);
         assert!(!reply.is_ok(), "{reply:?}");
-        grant(&masters, None);
+        grant_rights(&masters, None);
         for fencing in [true, false] {
             assert_eq!(release_and_count(&masters, fencing).await, [0; 3]);
         }

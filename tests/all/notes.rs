@@ -47,14 +47,17 @@ fn remaining_ttl(server: &Server, key: &str) -> Duration {
 async fn note_is_stored_during_a_hold_and_removed_by_the_release() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
-    let text = String::from("by hand");
-    let outcome = holder.lock("job").note(&text).acquire().await;
+    let note_text = String::from("by hand");
+    let outcome = holder.lock("job").note(&note_text).acquire().await;
     let guard = outcome.expect("free");
     let note = wait_for_note(&other, "job").await;
     assert_eq!(note.pid, std::process::id());
     let program = std::env::current_exe().expect("this program");
-    let name = program.file_name().unwrap_or_default().to_string_lossy();
-    assert!(!note.host.is_empty() && note.process == name, "{note}");
+    let program_name = program.file_name().unwrap_or_default().to_string_lossy();
+    assert!(
+        !note.host.is_empty() && note.process == program_name,
+        "{note}"
+    );
     assert_eq!(note.text.as_deref(), Some("by hand"));
     let age = SystemTime::now().duration_since(note.since);
     assert!(
@@ -265,8 +268,8 @@ async fn note_of_a_fixed_lease_is_extended_together_with_the_lease() {
         .await
         .expect("the extension must succeed, because the lock is still held");
     eventually("the note must expire no earlier than its lock", || {
-        let long_note = |master| remaining_ttl(master, "quorate:note:job") > secs(11);
-        masters.iter().all(long_note)
+        let has_long_ttl = |master| remaining_ttl(master, "quorate:note:job") > secs(11);
+        masters.iter().all(has_long_ttl)
     })
     .await;
 }
@@ -303,8 +306,8 @@ async fn note_of_a_former_holder_is_not_shown_for_the_next_holder() {
 async fn waiter_and_refused_caller_receive_the_note_of_the_holder() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
-    let text = String::from("by hand");
-    let outcome = holder.lock("job").note(&text).acquire().await;
+    let note_text = String::from("by hand");
+    let outcome = holder.lock("job").note(&note_text).acquire().await;
     let guard = outcome.expect("free");
     wait_for_note(&other, "job").await;
     eventually("all masters must have the note", || {
@@ -323,15 +326,22 @@ async fn waiter_and_refused_caller_receive_the_note_of_the_holder() {
         Some("by hand")
     );
     let (sender, mut noted_renewals) = tokio::sync::mpsc::unbounded_channel();
-    let acquire = other.lock("job").wait(Wait::For(ms(500)));
-    let acquire = acquire.waiting(move |waiting| drop(sender.send(waiting.note.clone())));
-    let error = acquire.acquire().await.expect_err("held");
+    let lock_request = other.lock("job").wait(Wait::For(ms(500)));
+    let observed_request =
+        lock_request.waiting(move |waiting| drop(sender.send(waiting.note.clone())));
+    let error = observed_request.acquire().await.expect_err("held");
     assert!(matches!(&error, AcquireError::HeldByOther(missed) if missed.note.is_some()));
-    let text = error.details();
+    let note_text = error.details();
     let pid = format!("pid {}", std::process::id());
-    assert!(text.contains("by hand") && text.contains(&pid), "{text}");
-    let text = error.to_string();
-    assert!(!text.contains("by hand") && !text.contains(&pid), "{text}");
+    assert!(
+        note_text.contains("by hand") && note_text.contains(&pid),
+        "{note_text}"
+    );
+    let note_text = error.to_string();
+    assert!(
+        !note_text.contains("by hand") && !note_text.contains(&pid),
+        "{note_text}"
+    );
     let first = noted_renewals.recv().await.expect("a notification");
     assert_eq!(first.and_then(|note| note.text).as_deref(), Some("by hand"));
     guard.release().await;
@@ -353,12 +363,12 @@ async fn no_note_is_written_if_notes_or_fencing_are_switched_off() {
         guard.release().await;
     }
     // `note` on a lock overrides `note(None)` on the builder. This also works without ordered waiters.
-    let unordered = settings(masters.urls())
+    let build_result = settings(masters.urls())
         .order(quorate::Order::Unordered)
         .note(None)
         .build();
-    let unordered = unordered.expect("good settings");
-    let outcome = unordered.lock("job").note("seen").acquire().await;
+    let unordered_client = build_result.expect("good settings");
+    let outcome = unordered_client.lock("job").note("seen").acquire().await;
     let guard = outcome.expect("free");
     assert_eq!(
         wait_for_note(&client_without_notes, "job")
@@ -372,7 +382,7 @@ async fn no_note_is_written_if_notes_or_fencing_are_switched_off() {
     })
     .await;
     guard.release().await;
-    unordered.flush().await;
+    unordered_client.flush().await;
     assert_eq!(note_keys(&masters), 0);
 }
 
@@ -467,12 +477,12 @@ async fn each_reader_and_each_hold_of_an_owner_has_its_own_note() {
     let second = second.release().await;
     drop(second);
     two.flush().await;
-    let notes = |master: &Server| match ask_server(master, &["KEYS", "quorate:note:*"]) {
+    let count_notes = |master: &Server| match ask_server(master, &["KEYS", "quorate:note:*"]) {
         Reply::Array(keys) => keys.len(),
         other => panic!("{other:?}"),
     };
     eventually("no master may have a key left", || {
-        masters.iter().all(|m| notes(m) == 0)
+        masters.iter().all(|m| count_notes(m) == 0)
     })
     .await;
 
@@ -485,13 +495,13 @@ async fn each_reader_and_each_hold_of_an_owner_has_its_own_note() {
         inner.expect("a second hold of the owner must be granted"),
     ));
     let memory_client = Redlock::in_memory(3);
-    let reader = memory_client
+    let reader_guard = memory_client
         .lock("doc")
         .shared()
         .note("here")
         .acquire()
         .await;
-    let _reader = reader.expect("free");
+    let _reader = reader_guard.expect("free");
     assert_eq!(wait_for_texts(&memory_client, "doc", 1).await, ["here"]);
 }
 
@@ -503,12 +513,12 @@ async fn note_of_a_crashed_reader_expires_without_affecting_the_notes_of_other_r
         builder.clone().build().expect("good settings"),
         builder.build().expect("good settings"),
     );
-    let dying_guard = dying_client
+    let dying_request = dying_client
         .lock("doc")
         .shared()
         .note("dies")
         .renewal(false);
-    let dying_guard = dying_guard.acquire().await.expect("free");
+    let dying_guard = dying_request.acquire().await.expect("free");
     let living_guard = remaining_ttls
         .lock("doc")
         .shared()

@@ -16,12 +16,12 @@ use quorate_testbed::{ClockShim, Fault, Masters, Proxy, ServerOptions, Skew, Way
 const PERIOD: Duration = secs(10 * 365 * 24 * 3600);
 
 async fn create_nightly(redlock: &Redlock) -> Once {
-    let create_nightly = redlock.once("nightly", PERIOD);
-    create_nightly
+    let nightly = redlock.once("nightly", PERIOD);
+    nightly
         .create()
         .await
         .expect("the creation of the once record must succeed, because all masters can be reached");
-    create_nightly
+    nightly
 }
 
 fn is_done<T>(outcome: &Result<OnceOutcome<T>, ValueError>) -> bool {
@@ -87,12 +87,12 @@ async fn once_job_is_due_again_when_its_period_has_ended() {
 #[tokio::test]
 async fn at_most_once_mode_does_not_repeat_a_job_whose_body_was_dropped() {
     let (_, redlock) = memory(3);
-    let create_nightly = create_nightly(&redlock).await;
-    let body = create_nightly.at_most_once(async |_| std::future::pending::<()>().await);
-    tokio::time::timeout(ms(50), body)
+    let nightly = create_nightly(&redlock).await;
+    let pending_run = nightly.at_most_once(async |_| std::future::pending::<()>().await);
+    tokio::time::timeout(ms(50), pending_run)
         .await
         .expect_err("the call must time out, because its body never ends");
-    assert!(is_done(&create_nightly.at_most_once(async |_| ()).await));
+    assert!(is_done(&nightly.at_most_once(async |_| ()).await));
 }
 
 #[tokio::test]
@@ -103,9 +103,9 @@ async fn at_least_once_mode_repeats_a_job_whose_success_was_not_recorded() {
         .at_least_once(async |_| Err::<(), _>("no disk"))
         .await;
     assert_eq!(failed, Ok(OnceOutcome::Done(Err("no disk"))));
-    let body =
+    let pending_run =
         create_nightly.at_least_once(async |_| std::future::pending::<Result<(), ()>>().await);
-    tokio::time::timeout(ms(50), body)
+    tokio::time::timeout(ms(50), pending_run)
         .await
         .expect_err("the call must time out, because its body never ends");
     for node in &nodes[1..] {
@@ -125,8 +125,8 @@ async fn at_least_once_mode_repeats_a_job_whose_success_was_not_recorded() {
         node.set_rule(|_| Treatment::Answered);
     }
     nodes[0].master.set_condition(Condition::Down);
-    let done = create_nightly.at_least_once(async |_| Ok::<_, ()>(8)).await;
-    assert_eq!(done, Ok(OnceOutcome::Done(Ok(8))));
+    let outcome = create_nightly.at_least_once(async |_| Ok::<_, ()>(8)).await;
+    assert_eq!(outcome, Ok(OnceOutcome::Done(Ok(8))));
     assert!(is_done(
         &create_nightly.at_least_once(async |_| Ok::<_, ()>(9)).await
     ));
@@ -144,16 +144,16 @@ async fn once_job_that_lost_its_lock_reports_whether_its_period_was_recorded() {
             std::future::pending::<()>().await;
         };
         let error = if is_recorded {
-            let done = create_nightly
+            let outcome = create_nightly
                 .at_most_once(async |_| make_masters_unreachable().await)
                 .await;
-            done.expect_err("lost")
+            outcome.expect_err("lost")
         } else {
-            let done = create_nightly.at_least_once(async |_| {
+            let second_outcome = create_nightly.at_least_once(async |_| {
                 make_masters_unreachable().await;
                 Ok::<_, ()>(())
             });
-            done.await.expect_err("lost")
+            second_outcome.await.expect_err("lost")
         };
         let error_text = error.details();
         match error {
@@ -217,12 +217,14 @@ async fn once_job_does_not_run_if_its_record_was_never_created_or_was_lost() {
 async fn once_job_with_a_period_of_zero_is_refused_and_sends_nothing() {
     let (nodes, redlock) = memory(3);
     for period in [Duration::ZERO, Duration::from_micros(900), Duration::MAX] {
-        let once = redlock.once("nightly", period);
+        let once_in_period = redlock.once("nightly", period);
         for error in [
-            once.create()
+            once_in_period
+                .create()
                 .await
                 .expect_err("a period outside the allowed range must be refused"),
-            once.at_most_once(async |_| ())
+            once_in_period
+                .at_most_once(async |_| ())
                 .await
                 .expect_err("a period outside the allowed range must be refused"),
         ] {
@@ -291,8 +293,8 @@ async fn once_record_that_one_master_lost_is_restored_by_a_refill_or_the_next_re
     let masters = masters(3);
     let redlock = settings(masters.urls()).build().expect("good settings");
     let long_once = create_nightly(&redlock).await;
-    let done = long_once.at_most_once(async |_| ()).await;
-    assert_eq!(done, Ok(OnceOutcome::Done(())));
+    let outcome = long_once.at_most_once(async |_| ()).await;
+    assert_eq!(outcome, Ok(OnceOutcome::Done(())));
     let ask_last_master =
         |command| ask_server(&masters[2], &[command, "quorate:value:nightly"]).int();
     eventually("all masters must have the value", || {
@@ -374,7 +376,7 @@ async fn once_job_waits_while_another_machine_runs_it() {
 #[tokio::test]
 async fn once_job_refuses_the_guard_of_another_lock() {
     let ((_, first_client), (_, second_client)) = (memory(3), memory(3));
-    let once = create_nightly(&first_client).await;
+    let first_nightly = create_nightly(&first_client).await;
     create_nightly(&second_client).await;
     let permit = first_client
         .semaphore("nightly", 3)
@@ -383,7 +385,7 @@ async fn once_job_refuses_the_guard_of_another_lock() {
         .expect("free");
     let elsewhere = second_client.acquire("nightly").await.expect("free");
     for other in [&permit, &elsewhere] {
-        let error = once
+        let error = first_nightly
             .due(other)
             .await
             .expect_err("the guard of another lock must be refused");
@@ -391,7 +393,7 @@ async fn once_job_refuses_the_guard_of_another_lock() {
     }
     let cloned_client = first_client.clone();
     let guard = cloned_client.acquire("nightly").await.expect("free");
-    assert!(matches!(once.due(&guard).await, Ok(Due::Now(_))));
+    assert!(matches!(first_nightly.due(&guard).await, Ok(Due::Now(_))));
 }
 
 #[tokio::test]
@@ -486,8 +488,11 @@ async fn once_job_of_a_machine_with_a_fast_clock_is_refused_although_the_fencing
     };
     let masters = Masters::start_with(3, options).expect("three masters");
     let redlock = settings(masters.urls()).build().expect("good settings");
-    let once = |days| redlock.once_in("nightly", range_of_day(days));
-    once(0).create().await.expect("all masters can be reached");
+    let once_on_day = |days| redlock.once_in("nightly", range_of_day(days));
+    once_on_day(0)
+        .create()
+        .await
+        .expect("all masters can be reached");
     // The clock of one master is ahead, another master is away. One lock gets a token that is a month ahead.
     offset.set(secs(30 * 86_400), Skew::Ahead).expect("set");
     masters[1].stop().expect("stopped");
@@ -520,7 +525,7 @@ async fn once_job_of_a_machine_with_a_fast_clock_is_refused_although_the_fencing
     // Then the clock is corrected.
     offset.set(Duration::ZERO, Skew::Ahead).expect("set");
     masters[1].restart().expect("restarted");
-    let outcome = once(10).at_most_once(async |_| ()).await;
+    let outcome = once_on_day(10).at_most_once(async |_| ()).await;
     assert!(
         matches!(
             outcome,
@@ -532,10 +537,10 @@ async fn once_job_of_a_machine_with_a_fast_clock_is_refused_although_the_fencing
         "a machine whose clock is 10 days ahead must not record its period: {outcome:?}"
     );
     assert_eq!(
-        once(0).at_most_once(async |_| ()).await,
+        once_on_day(0).at_most_once(async |_| ()).await,
         Ok(OnceOutcome::Done(()))
     );
-    assert!(is_done(&once(-10).at_most_once(async |_| ()).await));
+    assert!(is_done(&once_on_day(-10).at_most_once(async |_| ()).await));
 }
 
 /// A record that a machine with a fast clock has written, and fencing counters far ahead of the clocks.

@@ -13,33 +13,33 @@ async fn holds_of_one_owner_share_one_fencing_token_across_processes() {
         first_client.owner("order-1").expect("an id"),
         second_client.owner("order-1").expect("an id"),
     );
-    let outer = first_owner.acquire("stock").await.expect("free");
-    let inner = second_owner
+    let outer_guard = first_owner.acquire("stock").await.expect("free");
+    let inner_guard = second_owner
         .acquire("stock")
         .await
         .expect("a second hold of the owner must be granted");
-    assert_eq!(outer.fencing_token(), inner.fencing_token());
-    assert_ne!(outer.token(), inner.token());
-    let other_attempt = second_client.owner("order-2").expect("an id");
-    let other_attempt = other_attempt
+    assert_eq!(outer_guard.fencing_token(), inner_guard.fencing_token());
+    assert_ne!(outer_guard.token(), inner_guard.token());
+    let other_owner = second_client.owner("order-2").expect("an id");
+    let other_outcome = other_owner
         .lock("stock")
         .try_acquire()
         .await
         .expect("an answer");
-    assert!(matches!(other_attempt, TryAcquire::Held(_)));
+    assert!(matches!(other_outcome, TryAcquire::Held(_)));
     let plain_attempt = second_client.try_acquire("stock").await.expect("an answer");
     assert!(matches!(plain_attempt, TryAcquire::Held(_)));
-    outer
+    outer_guard
         .release()
         .await
         .expect("the release must be sent, because no other clone of this hold exists");
     assert!(
-        inner.is_valid(),
+        inner_guard.is_valid(),
         "the release of one hold must not end the owner's other hold"
     );
     let plain_attempt = first_client.try_acquire("stock").await.expect("an answer");
     assert!(matches!(plain_attempt, TryAcquire::Held(_)));
-    inner.release().await.expect("the last");
+    inner_guard.release().await.expect("the last");
     take(&first_client, "stock").await.release().await;
 }
 
@@ -47,13 +47,13 @@ async fn holds_of_one_owner_share_one_fencing_token_across_processes() {
 async fn second_hold_of_an_owner_is_granted_before_all_waiters() {
     let masters = masters(3);
     let (first_client, second_client) = (redlock(&masters), redlock(&masters));
-    let outer = first_client
+    let outer_guard = first_client
         .owner("o")
         .expect("an id")
         .acquire("stock")
         .await
         .expect("free");
-    let waiter = {
+    let waiting_task = {
         let second_client = settings(masters.urls())
             .wait(Wait::For(secs(60)))
             .build()
@@ -72,14 +72,16 @@ async fn second_hold_of_an_owner_is_granted_before_all_waiters() {
             .unwrap_or(0)
     };
     eventually("a waiter must be queued", || queue_length() == 1).await;
-    let inner = second_client.owner("o").expect("an id");
-    let outcome = tokio::time::timeout(secs(5), inner.acquire("stock")).await;
-    let inner = outcome
+    let inner_owner = second_client.owner("o").expect("an id");
+    let outcome = tokio::time::timeout(secs(5), inner_owner.acquire("stock")).await;
+    let inner_guard = outcome
         .expect("at once")
         .expect("a second hold of the owner must be granted");
-    assert!(!waiter.is_finished());
-    drop((outer, inner));
-    let waiter_guard = tokio::time::timeout(secs(10), waiter).await.expect("soon");
+    assert!(!waiting_task.is_finished());
+    drop((outer_guard, inner_guard));
+    let waiter_guard = tokio::time::timeout(secs(10), waiting_task)
+        .await
+        .expect("soon");
     waiter_guard.expect("no panic").release().await;
     eventually("no master may have a key left", || {
         count_masters_with(&masters, "stock") == 0
@@ -92,7 +94,7 @@ async fn clones_of_an_owner_in_one_process_share_one_hold_at_the_masters() {
     let masters = masters(3);
     let redlock = redlock(&masters);
     let owner = redlock.owner("o").expect("an id");
-    let first = owner.acquire("stock").await.expect("free");
+    let first_guard = owner.acquire("stock").await.expect("free");
     let hold_count = || {
         let master = masters.iter().next().expect("three");
         ask_server(master, &["ZCARD", "quorate:holds:stock"])
@@ -103,38 +105,38 @@ async fn clones_of_an_owner_in_one_process_share_one_hold_at_the_masters() {
         hold_count() == 1
     })
     .await;
-    let second = owner
+    let second_guard = owner
         .acquire("stock")
         .await
         .expect("a second hold of the owner must be granted");
-    assert_eq!(first.token(), second.token());
+    assert_eq!(first_guard.token(), second_guard.token());
     assert_eq!(
         hold_count(),
         1,
         "the second local hold must send no message"
     );
     assert!(
-        first.release().await.is_none(),
+        first_guard.release().await.is_none(),
         "the hold must last while another clone of it exists"
     );
-    assert!(second.is_valid());
-    // Overwrite the lock key. Both clones of the guard, `second` and `third`, must report the loss.
-    let third = second.clone();
+    assert!(second_guard.is_valid());
+    // Overwrite the lock key. Both clones of the guard, `second_guard` and `third`, must report the loss.
+    let third_guard = second_guard.clone();
     for master in &masters {
         ask_server(master, &["SET", "stock", "a foreign value", "PX", "1000"]);
     }
-    let extension = second.extend(secs(20)).await;
+    let extension = second_guard.extend(secs(20)).await;
     assert!(extension.is_err(), "{extension:?}");
-    assert!(!second.is_valid() && !third.is_valid());
-    assert_eq!(third.lost().await, LossCause::TakenAway);
+    assert!(!second_guard.is_valid() && !third_guard.is_valid());
+    assert_eq!(third_guard.lost().await, LossCause::TakenAway);
     let same_owner = redlock.owner("o").expect("an id");
     tokio::time::sleep(ms(1_100)).await;
     let new_hold = owner
         .acquire("stock")
         .await
         .expect("a new hold must be acquired");
-    assert!(new_hold.is_valid() && !third.is_valid());
-    assert!(new_hold.fencing_token() > third.fencing_token());
+    assert!(new_hold.is_valid() && !third_guard.is_valid());
+    assert!(new_hold.fencing_token() > third_guard.fencing_token());
     drop(same_owner);
 }
 
@@ -147,8 +149,11 @@ async fn invalid_owner_id_is_refused() {
         let extension = redlock.owner(id).expect_err("no id");
         assert_eq!(extension, InvalidResource::Owner(bytes), "{id:?}");
     }
-    let value = redlock.owner("0123456789abcdef0123456789abcdef");
-    assert_eq!(value.expect_err("a value"), InvalidResource::OwnerIsValue);
+    let refused_owner = redlock.owner("0123456789abcdef0123456789abcdef");
+    assert_eq!(
+        refused_owner.expect_err("a value"),
+        InvalidResource::OwnerIsValue
+    );
     assert!(redlock.owner("0123456789abcdef").is_ok());
 }
 
@@ -159,10 +164,10 @@ fn leave_a_crashed_hold(masters: &quorate_testbed::Masters) {
         let counter = format!("{}", 1_000 + index);
         ask_server(master, &["SET", "stock", "quorate:owner:o", "PX", "60000"]);
         ask_server(master, &["SET", "quorate:fence:stock", &counter]);
-        let holds = "quorate:holds:stock";
+        let holds_key = "quorate:holds:stock";
         let value = "f".repeat(32);
-        ask_server(master, &["ZADD", holds, "9999999999999", &value]);
-        ask_server(master, &["PEXPIRE", holds, "60000"]);
+        ask_server(master, &["ZADD", holds_key, "9999999999999", &value]);
+        ask_server(master, &["PEXPIRE", holds_key, "60000"]);
     }
 }
 
@@ -200,9 +205,9 @@ async fn owner_cannot_join_its_own_hold_if_masters_store_different_tokens() {
         .expect("an answer");
     assert!(matches!(other_attempt, TryAcquire::Held(_)));
     // The refused attempts must leave no entry in the lock's list of holds.
-    let count = |master| ask_server(master, &["ZCARD", "quorate:holds:stock"]).int();
+    let count_holds = |master| ask_server(master, &["ZCARD", "quorate:holds:stock"]).int();
     eventually("the attempts must be undone", || {
-        masters.iter().all(|master| count(master) == Some(1))
+        masters.iter().all(|master| count_holds(master) == Some(1))
     })
     .await;
 }

@@ -71,8 +71,8 @@ mod quorum_size {
             1 => "\n1 master, ".to_owned(),
             n => format!("\n{n} masters, "),
         };
-        let section = duration_text.split(&head).nth(1).expect("measured");
-        let section = section.split(table).nth(1).expect("the table");
+        let section_text = duration_text.split(&head).nth(1).expect("measured");
+        let section = section_text.split(table).nth(1).expect("the table");
         let row = section
             .lines()
             .find(|line| line.starts_with("quorate default"));
@@ -89,8 +89,8 @@ mod quorum_size {
         assert_eq!(rows.len(), 9);
         for (row, n) in rows.iter().zip(1..) {
             let majority = n / 2 + 1;
-            let numbers = [n, majority, n - majority].map(|number| number.to_string());
-            assert_eq!(row[..3], numbers, "{row:?}");
+            let number_texts = [n, majority, n - majority].map(|number| number.to_string());
+            assert_eq!(row[..3], number_texts, "{row:?}");
             let unavailabilities =
                 [0.99, 0.999].map(|uptime_share| duration_text(unavailability(n, uptime_share)));
             assert_eq!(row[3..5], unavailabilities, "{n} masters");
@@ -198,13 +198,13 @@ mod benchmarks {
         let kinds = measurements.split("\nCost of each kind of lock\n").nth(1);
         let kinds = kinds.expect("a table").split("```").next();
         let lines: Vec<_> = kinds.expect("its end").lines().skip(1).collect();
-        let count = |end: &str| lines.iter().filter(|line| line.ends_with(end)).count();
+        let count_ending = |end: &str| lines.iter().filter(|line| line.ends_with(end)).count();
         let row = format!(
             "| kinds of locks, {} figures | | {} met, {} missed, {} without a goal |",
             lines.len(),
-            count(" met"),
-            count(" MISSED"),
-            count(" stated"),
+            count_ending(" met"),
+            count_ending(" MISSED"),
+            count_ending(" stated"),
         );
         assert!(page("docs/benchmarks.md").contains(&row), "{row}");
     }
@@ -224,7 +224,7 @@ mod track_record {
         rows.filter(has_numbers).collect()
     }
 
-    fn sum(rows: &[Vec<&str>], column: usize) -> u32 {
+    fn sum_column(rows: &[Vec<&str>], column: usize) -> u32 {
         let numbers = rows.iter().map(|row| row[column].parse::<u32>());
         numbers.map(|number| number.expect("a number")).sum()
     }
@@ -242,13 +242,13 @@ mod track_record {
         let (_, matrix) = matrix.split_once("<!-- matrix: ").expect("its beginning");
         let (matrix, _) = matrix.split_once("<!-- end of matrix").expect("its end");
         let (workloads, faults) = (rows(matrix, 7), rows(matrix, 12));
-        let (landed_faults, acquisitions) = (sum(&faults, 2), sum(&workloads, 4));
-        let (violations, allowed_violations) = (sum(&faults, 10), sum(&faults, 11));
+        let (landed_faults, acquisitions) = (sum_column(&faults, 2), sum_column(&workloads, 4));
+        let (violations, allowed_violations) = (sum_column(&faults, 10), sum_column(&faults, 11));
         let [invalid, unavailable] = ["| INVALID |", "| unavailable: "].map(|verdict| {
             let lines = matrix.lines().filter(|line| line.contains(verdict));
             u32::try_from(lines.count()).expect("a few")
         });
-        let runs = sum(&faults, 1) + unavailable;
+        let runs = sum_column(&faults, 1) + unavailable;
         let valid = runs - invalid - unavailable;
         let head = format!(
             "{runs} runs: {valid} valid, {invalid} not valid, {unavailable} unavailable.\n{landed_faults} faults took effect, \
@@ -314,8 +314,8 @@ mod comparison {
         let mut runs_by_outcome: Vec<_> = runs_by_outcome.into_iter().collect();
         runs_by_outcome.sort_by_key(|(_, times)| std::cmp::Reverse(times.len()));
         let parts = runs_by_outcome.into_iter().map(|(outcome, times)| {
-            let numbers = || times.iter().copied().flatten();
-            let range = match (numbers().min(), numbers().max()) {
+            let all_times = || times.iter().copied().flatten();
+            let range = match (all_times().min(), all_times().max()) {
                 (Some(low), Some(high)) if low == high => format!(" {low} ms"),
                 (Some(low), Some(high)) => format!(" {low}-{high} ms"),
                 _ => String::new(),
@@ -342,8 +342,8 @@ mod comparison {
         for line in log.lines().filter(|line| !line.starts_with('#')) {
             let fields: Vec<&str> = line.split('\t').collect();
             let (row, tool, outcome) = (fields[0], fields[1], fields[3]);
-            let millis = fields.get(4).filter(|millis| !millis.is_empty());
-            let millis = millis.map(|millis| millis.parse().expect("milliseconds"));
+            let millis_text = fields.get(4).filter(|millis| !millis.is_empty());
+            let millis = millis_text.map(|text| text.parse().expect("milliseconds"));
             cells
                 .entry((row, tool))
                 .or_default()
@@ -578,7 +578,7 @@ fn without_whitespace(text: &str) -> String {
 
 #[test]
 fn rust_code_on_the_pages_equals_compiled_code_in_this_file() {
-    let here = without_whitespace(include_str!("pages.rs"));
+    let own_source = without_whitespace(include_str!("pages.rs"));
     for (name, minimum) in [
         ("README.md", 2),
         ("docs/testing.md", 6),
@@ -596,7 +596,7 @@ fn rust_code_on_the_pages_equals_compiled_code_in_this_file() {
         for block in blocks {
             let code = block.split("```").next().unwrap_or_default();
             assert!(
-                here.contains(&without_whitespace(code)),
+                own_source.contains(&without_whitespace(code)),
                 "{name} has code that is not compiled: copy it into tests/all/pages.rs:\n{code}"
             );
         }

@@ -23,16 +23,16 @@ async fn lease_ends_when_the_paused_clock_reaches_its_deadline() {
     let (first_client, second_client) = (client_of(&masters), client_of(&masters));
     let lock = first_client.lock("r").renewal(false);
     let guard = lock.acquire().await.expect("free");
-    let loss_of = guard.lost();
+    let lost_future = guard.lost();
     std::mem::forget(guard);
-    assert_eq!(loss_of.await, LossCause::Expired);
+    assert_eq!(lost_future.await, LossCause::Expired);
     let loss_delay = started_at.elapsed();
     assert!(
         loss_delay > PAUSE / 2 && loss_delay <= PAUSE,
         "{loss_delay:?}"
     );
     let acquire = second_client.lock("r").wait(quorate::Wait::Forever);
-    let next = acquire
+    let next_guard = acquire
         .acquire()
         .await
         .expect("the waiter must get the lock");
@@ -41,7 +41,7 @@ async fn lease_ends_when_the_paused_clock_reaches_its_deadline() {
         "the next holder must not get the lock before the lease has ended"
     );
     tokio::time::sleep(10 * PAUSE).await;
-    assert!(next.is_valid(), "the lock must be renewed");
+    assert!(next_guard.is_valid(), "the lock must be renewed");
     assert!(
         real_start.elapsed() < PATIENCE,
         "{:?}",
@@ -112,7 +112,7 @@ async fn error_about_a_lock_lost_while_a_closure_ran_contains_the_closures_resul
 #[tokio::test(start_paused = true)]
 async fn error_of_a_closure_run_under_a_lock_is_returned_even_if_the_lock_is_lost() {
     let first_client = client_of(&Masters::new(3));
-    let loss_of = |error: Box<dyn std::error::Error>| {
+    let loss_in_error = |error: Box<dyn std::error::Error>| {
         matches!(
             error.downcast_ref::<ScopeError>(),
             Some(ScopeError::Lost { value: None, .. })
@@ -122,7 +122,7 @@ async fn error_of_a_closure_run_under_a_lock_is_returned_even_if_the_lock_is_los
         pause_process().await;
         Ok(42)
     });
-    assert!(scope.await.is_err_and(loss_of));
+    assert!(scope.await.is_err_and(loss_in_error));
     let scope = first_client.try_scope("r", async |_| {
         pause_process().await;
         Err::<(), Box<dyn std::error::Error>>("no paper".into())
@@ -149,16 +149,16 @@ async fn once_job_that_outlives_its_lock_reports_the_loss() {
     });
     let outlived = OnceOutcome::Outlived(42, LossCause::Expired);
     assert_eq!(outcome.await, Ok(outlived));
-    let second_outcome = second_client.once_in("nightly", today.clone());
-    let second_outcome = second_outcome.at_most_once(async |_| ()).await;
+    let second_nightly = second_client.once_in("nightly", today.clone());
+    let second_outcome = second_nightly.at_most_once(async |_| ()).await;
     assert!(
         matches!(second_outcome, Ok(OnceOutcome::AlreadyDone { .. })),
         "{second_outcome:?}"
     );
     tokio::time::sleep(day).await;
     let tomorrow = today.start + day..today.end + day;
-    let outcome = first_client.once_in("nightly", tomorrow);
-    let outcome = outcome.at_least_once(async |_| {
+    let tomorrow_once = first_client.once_in("nightly", tomorrow);
+    let outcome = tomorrow_once.at_least_once(async |_| {
         pause_process().await;
         Ok::<_, ()>(42)
     });

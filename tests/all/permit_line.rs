@@ -59,15 +59,15 @@ struct CountedMasters {
 
 impl CountedMasters {
     /// Three masters that answer immediately.
-    fn near() -> Self {
-        let master = |name| Arc::new(MemoryNode::new(name)) as Arc<dyn Node>;
-        Self::new(["a", "b", "c"].map(master).into())
+    fn without_delay() -> Self {
+        let memory_master = |name| Arc::new(MemoryNode::new(name)) as Arc<dyn Node>;
+        Self::new(["a", "b", "c"].map(memory_master).into())
     }
 
     /// Three masters that delay each request by `delay`, and each reply by `delay`.
-    fn far(delay: Duration) -> Self {
-        let master = |name| SlowNode::new(name, delay, delay) as Arc<dyn Node>;
-        Self::new(["a", "b", "c"].map(master).into())
+    fn with_delay(delay: Duration) -> Self {
+        let slow_master = |name| SlowNode::new(name, delay, delay) as Arc<dyn Node>;
+        Self::new(["a", "b", "c"].map(slow_master).into())
     }
 
     fn new(masters: Vec<Arc<dyn Node>>) -> Self {
@@ -129,14 +129,15 @@ impl CountedMasters {
 
     /// The number of attempts that the process under test has made. Each attempt sends one acquire request to each
     /// master.
-    fn attempts(&self) -> usize {
+    fn attempt_count(&self) -> usize {
         self.acquire_count.load(Ordering::Relaxed) / self.masters.len()
     }
 }
 
-async fn permit(redlock: &Redlock, permits: usize) -> LockGuard {
-    let permit = tokio::time::timeout(PATIENCE, redlock.semaphore("api", permits).acquire());
-    permit
+async fn take_permit(redlock: &Redlock, permits: usize) -> LockGuard {
+    let acquire_result =
+        tokio::time::timeout(PATIENCE, redlock.semaphore("api", permits).acquire());
+    acquire_result
         .await
         .expect("the waiter must get a permit")
         .expect("a permit")
@@ -145,7 +146,7 @@ async fn permit(redlock: &Redlock, permits: usize) -> LockGuard {
 async fn all_permits(redlock: &Redlock, permits: usize) -> Vec<LockGuard> {
     let mut guards = Vec::new();
     for _ in 0..permits {
-        guards.push(permit(redlock, permits).await);
+        guards.push(take_permit(redlock, permits).await);
     }
     guards
 }
@@ -160,8 +161,8 @@ async fn start_waiter(redlock: &Redlock, permits: usize) -> Waiter {
         let count_progress = move |_: &quorate::Waiting| {
             counter.fetch_add(1, Ordering::Relaxed);
         };
-        let permit = redlock.semaphore("api", permits).waiting(count_progress);
-        permit.acquire().await
+        let permit_request = redlock.semaphore("api", permits).waiting(count_progress);
+        permit_request.acquire().await
     });
     eventually("the task must be waiting for the lock", || {
         progress_count.load(Ordering::Relaxed) > 0
@@ -173,29 +174,30 @@ async fn start_waiter(redlock: &Redlock, permits: usize) -> Waiter {
 #[tokio::test(start_paused = true)]
 async fn tasks_of_one_process_request_all_slots_of_a_semaphore_at_the_same_time() {
     for is_fair in [true, false] {
-        let masters = CountedMasters::far(DELAY);
+        let masters = CountedMasters::with_delay(DELAY);
         let redlock = masters
             .counted_builder(true, is_fair)
             .build()
             .expect("good settings");
         for _ in 0..3 {
-            let before = masters.attempts();
-            let permits = futures::future::join_all((0..5).map(|_| permit(&redlock, 5)));
-            let progress_count = async {
+            let before = masters.attempt_count();
+            let permit_guards = futures::future::join_all((0..5).map(|_| take_permit(&redlock, 5)));
+            let counted_progress = async {
                 tokio::time::sleep(DELAY).await;
-                masters.attempts() - before
+                masters.attempt_count() - before
             };
-            let (permits, acquire_count) = futures::future::join(permits, progress_count).await;
+            let (permit_guards, acquire_count) =
+                futures::future::join(permit_guards, counted_progress).await;
             assert_eq!(
                 acquire_count, 5,
                 "five requests must have been sent before the first answer; in order: {is_fair}"
             );
             assert_eq!(
-                masters.attempts(),
+                masters.attempt_count(),
                 before + 5,
                 "each acquire must have made exactly one attempt"
             );
-            for permit in permits {
+            for permit in permit_guards {
                 permit.release().await;
             }
         }
@@ -205,41 +207,44 @@ async fn tasks_of_one_process_request_all_slots_of_a_semaphore_at_the_same_time(
 /// Releases the permits in `held` one after the other, and checks that waiters get them in the order of their arrival.
 /// Each waiter keeps its permit.
 async fn assert_served_in_order(our_permits: &Redlock, mut held: Vec<LockGuard>) {
-    let permits = held.len();
-    let order = Arc::new(Mutex::new(Vec::new()));
+    let permit_count = held.len();
+    let acquire_order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
-    for number in 0..4 * permits {
-        let (waiter, order) = (start_waiter(our_permits, permits).await, order.clone());
+    for number in 0..4 * permit_count {
+        let (waiter, acquire_order) = (
+            start_waiter(our_permits, permit_count).await,
+            acquire_order.clone(),
+        );
         tasks.push(tokio::spawn(async move {
-            let permit = wait_for_guard(waiter).await;
-            order.lock().expect("no panic").push(number);
-            permit
+            let permit_guard = wait_for_guard(waiter).await;
+            acquire_order.lock().expect("no panic").push(number);
+            permit_guard
         }));
     }
     let mut tasks = tasks.into_iter();
-    for number in 0..4 * permits {
-        held.remove(number * 7 % permits).release().await;
+    for number in 0..4 * permit_count {
+        held.remove(number * 7 % permit_count).release().await;
         let next = tokio::time::timeout(PATIENCE, tasks.next().expect("one each")).await;
         held.push(
             next.expect("the first waiter of the queue must get the permit")
                 .expect("no panic"),
         );
-        assert_eq!(order.lock().expect("no panic").len(), number + 1);
+        assert_eq!(acquire_order.lock().expect("no panic").len(), number + 1);
     }
-    let order = order.lock().expect("no panic");
-    assert!(order.is_sorted(), "{order:?}");
+    let acquire_order = acquire_order.lock().expect("no panic");
+    assert!(acquire_order.is_sorted(), "{acquire_order:?}");
 }
 
 #[tokio::test]
 async fn permits_released_in_this_process_go_to_its_waiting_tasks_in_order() {
-    let masters = CountedMasters::near();
+    let masters = CountedMasters::without_delay();
     let redlock = masters.counted_client();
     assert_served_in_order(&redlock, all_permits(&redlock, 3).await).await;
 }
 
 #[tokio::test]
 async fn permits_released_by_another_process_go_to_waiting_tasks_in_order() {
-    let masters = CountedMasters::near();
+    let masters = CountedMasters::without_delay();
     let redlock = masters.counted_client();
     assert_served_in_order(&redlock, all_permits(&masters.uncounted_client(), 3).await).await;
 }
@@ -248,7 +253,7 @@ async fn permits_released_by_another_process_go_to_waiting_tasks_in_order() {
 /// is free.
 #[tokio::test]
 async fn tasks_get_permits_in_order_after_their_concurrent_requests_were_refused() {
-    let masters = CountedMasters::far(DELAY);
+    let masters = CountedMasters::with_delay(DELAY);
     let redlock = masters.counted_client();
     let mut held = all_permits(&masters.uncounted_client(), 3).await;
     let order = Arc::new(Mutex::new(Vec::new()));
@@ -256,14 +261,14 @@ async fn tasks_get_permits_in_order_after_their_concurrent_requests_were_refused
     for number in 0..6 {
         let (redlock, order) = (redlock.clone(), order.clone());
         tasks.push(tokio::spawn(async move {
-            let permit = permit(&redlock, 3).await;
+            let permit_guard = take_permit(&redlock, 3).await;
             order.lock().expect("no panic").push(number);
-            permit.release().await;
+            permit_guard.release().await;
         }));
     }
     // Wait until the tasks have sent some requests. All are refused, because no permit is free.
     eventually("the tasks must have sent requests", || {
-        masters.attempts() >= 4
+        masters.attempt_count() >= 4
     })
     .await;
     tokio::time::sleep(40 * DELAY).await;
@@ -284,7 +289,7 @@ async fn tasks_get_permits_in_order_after_their_concurrent_requests_were_refused
 
 #[tokio::test]
 async fn waiter_notices_a_release_in_its_own_process_without_asking_the_masters() {
-    let masters = CountedMasters::near();
+    let masters = CountedMasters::without_delay();
     let client_without_wake_ups = masters
         .counted_builder(false, true)
         .build()
@@ -309,7 +314,7 @@ async fn waiter_notices_a_release_in_its_own_process_without_asking_the_masters(
 
 #[tokio::test]
 async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_masters() {
-    let masters = CountedMasters::far(DELAY);
+    let masters = CountedMasters::with_delay(DELAY);
     let redlock = masters.counted_client();
     let mut held = all_permits(&masters.uncounted_client(), 8).await;
     let mut waiters = Vec::new();
@@ -320,7 +325,7 @@ async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_maste
     let mut our_permits = Vec::new();
     for number in 0..3 {
         tokio::time::sleep(40 * DELAY).await;
-        let before = masters.attempts();
+        let before = masters.attempt_count();
         held.pop()
             .expect("a permit that can be released must be left")
             .release()
@@ -335,7 +340,7 @@ async fn permit_released_by_another_process_makes_one_local_waiter_ask_the_maste
         );
         // Wait until the next waiter is queued at the masters.
         tokio::time::sleep(40 * DELAY).await;
-        let attempts = masters.attempts() - before;
+        let attempts = masters.attempt_count() - before;
         assert!(
             attempts <= 5,
             "a release must cause at most five attempts (to take the slot and to queue the next waiter), but \
@@ -370,25 +375,25 @@ async fn assert_no_slot_is_marked(redlock: &Redlock, uncounted_client: &Redlock,
 /// Two processes that use the same semaphore of two permits. `held` contains the permits of the second process.
 struct TwoProcesses {
     redlock: Redlock,
-    other: Redlock,
+    other_client: Redlock,
     held: Vec<LockGuard>,
 }
 
 impl TwoProcesses {
     async fn new(is_fair: bool, held_count: usize) -> Self {
-        let masters = CountedMasters::far(DELAY);
+        let masters = CountedMasters::with_delay(DELAY);
         let settings = masters
             .counted_builder(true, is_fair)
             .retry(Retry::new(ms(1), ms(3)));
         let redlock = settings.build().expect("good settings");
-        let other = masters.uncounted_client();
+        let other_client = masters.uncounted_client();
         let mut held = Vec::new();
         while held.len() < held_count {
-            held.push(permit(&other, 2).await);
+            held.push(take_permit(&other_client, 2).await);
         }
         Self {
             redlock,
-            other,
+            other_client,
             held,
         }
     }
@@ -426,7 +431,7 @@ async fn dropped_permit_request_leaves_no_slot_marked_as_requested() {
                 "ordered: {is_fair}, held by another process: {held_count}, try_acquire: {is_try}, dropped after \
                  {polls} polls"
             );
-            assert_no_slot_is_marked(&processes.redlock, &processes.other, &what).await;
+            assert_no_slot_is_marked(&processes.redlock, &processes.other_client, &what).await;
             if outcome.is_some() {
                 assert!(
                     polls > 1,
@@ -445,7 +450,7 @@ async fn dropped_permit_request_leaves_no_slot_marked_as_requested() {
 /// Tests tasks on a runtime with several threads. The tasks ask for permits, give up and are dropped at random times.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_permits_are_free_after_concurrent_tasks_gave_up_or_were_dropped() {
-    let masters = CountedMasters::near();
+    let masters = CountedMasters::without_delay();
     let redlock = masters.counted_client();
     let mut tasks = Vec::new();
     for number in 0..200_u64 {
@@ -459,9 +464,9 @@ async fn all_permits_are_free_after_concurrent_tasks_gave_up_or_were_dropped() {
                 1 => drop(semaphore.try_acquire().await),
                 _ => {
                     let outcome = semaphore.acquire().await;
-                    let permit = outcome.unwrap_or_else(|error| panic!("{error}"));
+                    let permit_guard = outcome.unwrap_or_else(|error| panic!("{error}"));
                     tokio::time::sleep(short_wait).await;
-                    drop(permit);
+                    drop(permit_guard);
                 }
             }
         }));

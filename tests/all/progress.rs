@@ -11,14 +11,14 @@ use quorate::{AcquireError, Redlock, RedlockBuilder, TryAcquire, Wait, Waiting};
 use quorate_testbed::ServerOptions;
 
 fn builder_for(nodes: &[Arc<Stubborn>]) -> RedlockBuilder {
-    let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+    let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
     Redlock::builder()
-        .nodes(nodes.collect())
+        .nodes(dyn_nodes.collect())
         .ttl(secs(30))
         .wait(Wait::For(ms(300)))
 }
 
-fn failing(fault: Fault) -> impl FnMut(&Request) -> Treatment + Send {
+fn fail_with(fault: Fault) -> impl FnMut(&Request) -> Treatment + Send {
     move |request| match request {
         Request::Acquire { .. } => Fails(fault.clone(), Duration::ZERO),
         _ => Answered,
@@ -48,8 +48,9 @@ async fn progress_of_a_wait_counts_all_masters_that_answer() {
     let masters = masters(5);
     let holder = support::redlock(&masters);
     let guard = support::take(&holder, "x").await;
-    let waiter = support::settings(masters.urls()).wait(Wait::For(ms(300)));
-    let (notifications, error) = wait_in_vain(&waiter.build().expect("good settings")).await;
+    let waiting_builder = support::settings(masters.urls()).wait(Wait::For(ms(300)));
+    let (notifications, error) =
+        wait_in_vain(&waiting_builder.build().expect("good settings")).await;
     assert!(!notifications.is_empty());
     for waiting in notifications {
         assert_eq!((waiting.answering, waiting.masters), (5, 5), "{waiting:?}");
@@ -66,8 +67,8 @@ async fn progress_of_a_wait_counts_all_masters_that_answer() {
 async fn faults_of_masters_are_listed_with_the_most_relevant_fault_first() {
     let quarantined = Fault::Quarantined(secs(27));
     let nodes = [
-        Stubborn::new("a", failing(Fault::Stalled)),
-        Stubborn::new("b", failing(quarantined.clone())),
+        Stubborn::new("a", fail_with(Fault::Stalled)),
+        Stubborn::new("b", fail_with(quarantined.clone())),
         Stubborn::honest("c"),
     ];
     let (notifications, error) =
@@ -103,7 +104,7 @@ async fn permanent_refusal_by_a_majority_ends_a_wait_after_one_attempt() {
         Fault::Denied("NOPERM no permissions to run the 'time' command".into()),
         Fault::Unsupported("no RESP3".into()),
     ] {
-        let nodes = ["a", "b"].map(|name| Stubborn::new(name, failing(fault.clone())));
+        let nodes = ["a", "b"].map(|name| Stubborn::new(name, fail_with(fault.clone())));
         let nodes = [nodes[0].clone(), nodes[1].clone(), Stubborn::honest("c")];
         for settings in [
             builder_for(&nodes),
@@ -127,27 +128,27 @@ async fn permanent_refusal_by_a_majority_ends_a_wait_after_one_attempt() {
                 .await
                 .expect("the acquire must succeed, because the fault is corrected on one master");
             guard.release().await;
-            nodes[0].set_rule(failing(fault.clone()));
+            nodes[0].set_rule(fail_with(fault.clone()));
         }
     }
 }
 
 #[tokio::test]
 async fn permanent_refusal_by_a_minority_does_not_end_a_wait() {
-    let denying = || failing(Fault::Denied("NOPERM".into()));
+    let denying = || fail_with(Fault::Denied("NOPERM".into()));
     let nodes = [
         Stubborn::new("a", denying()),
-        Stubborn::new("b", failing(Fault::Stalled)),
+        Stubborn::new("b", fail_with(Fault::Stalled)),
         Stubborn::honest("c"),
     ];
     let redlock = builder_for(&nodes)
         .wait(Wait::For(PATIENCE))
         .build()
         .expect("good settings");
-    let waiting = tokio::spawn(async move { redlock.acquire("x").await.map(drop) });
+    let waiting_task = tokio::spawn(async move { redlock.acquire("x").await.map(drop) });
     tokio::time::sleep(ms(200)).await;
     nodes[1].set_rule(|_| Answered);
-    waiting
+    waiting_task
         .await
         .expect("no panic")
         .expect("the wait must succeed, because two of three masters can be reached");
@@ -207,7 +208,7 @@ async fn names_of_masters_appear_in_error_details_but_not_in_the_error_text() {
     let _guard = support::take(&redlock(), "x").await;
     let guard = redlock().acquire("x").await;
     for node in &nodes[..2] {
-        node.set_rule(failing(Fault::Down("switched off".into())));
+        node.set_rule(fail_with(Fault::Down("switched off".into())));
     }
     let outage = redlock().acquire("x").await;
     for (error, details) in [(guard, "held by another"), (outage, "master-0")] {
@@ -356,11 +357,11 @@ async fn progress_reports_a_majority_only_if_old_and_next_masters_both_have_one(
     let (old, next) = (&servers.urls()[..3], &servers.urls()[3..]);
     let builder = support::settings(old).next_masters(next.to_vec());
     let build_result = builder.wait(Wait::For(ms(300))).build();
-    let waiter = build_result.expect("good settings");
+    let waiting_client = build_result.expect("good settings");
     for server in servers.iter().take(2) {
         server.kill().expect("killed");
     }
-    let (notifications, error) = wait_in_vain(&waiter).await;
+    let (notifications, error) = wait_in_vain(&waiting_client).await;
     assert!(matches!(error, AcquireError::NoQuorum(_)), "{error}");
     let last_notification = notifications.last().expect("an attempt");
     assert_eq!(
@@ -424,18 +425,18 @@ async fn error_contains_no_note_of_a_resource_that_the_caller_did_not_request() 
     let waiter_task = tokio::spawn({
         let redlock = redlock.clone();
         async move {
-            let waiter_task = redlock.lock_all(["a", "b"]).wait(Wait::Forever);
+            let silent_request = redlock.lock_all(["a", "b"]).wait(Wait::Forever);
             let request =
-                waiter_task.waiting(move |waiting| drop(notifications.send(waiting.clone())));
+                silent_request.waiting(move |waiting| drop(notifications.send(waiting.clone())));
             request.acquire().await.map(drop)
         }
     });
     let mut notification_receiver = notification_receiver;
     let result = tokio::time::timeout(PATIENCE, notification_receiver.recv()).await;
-    let waiting = result
+    let last_wait = result
         .expect("an attempt")
         .expect("the task must be waiting for the lock");
-    assert!(waiting.note.is_some(), "{waiting:?}");
+    assert!(last_wait.note.is_some(), "{last_wait:?}");
     // In the queue for `a`, the task `waiter_task` is ahead. The error about `a` must not contain the note of the lock on `b`.
     let error = redlock.lock("a").wait(Wait::For(ms(300))).acquire().await;
     let error = error

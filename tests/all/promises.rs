@@ -7,7 +7,7 @@ use crate::repository::root;
 const FILES: [&str; 2] = ["README.md", "src/lib.rs"];
 
 /// The number of promises. The README has room for four sentences.
-const PROMISES: usize = 4;
+const PROMISE_COUNT: usize = 4;
 
 fn text(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -60,7 +60,7 @@ fn promises() -> Vec<String> {
 #[test]
 fn readme_and_rustdoc_state_the_promises_of_the_page_word_for_word() {
     let promises = promises();
-    assert_eq!(promises.len(), PROMISES, "{promises:#?}");
+    assert_eq!(promises.len(), PROMISE_COUNT, "{promises:#?}");
     for file in FILES {
         let text = plain_words(&text(file));
         for promise in &promises {
@@ -103,7 +103,7 @@ fn each_promise_has_a_section_with_conditions_exceptions_and_rules() {
         }
         count += 1;
     }
-    assert_eq!(count, PROMISES);
+    assert_eq!(count, PROMISE_COUNT);
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn wall_micros() -> u64 {
 /// propose larger tokens for other locks too.
 #[tokio::test]
 async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clock() {
-    const AHEAD: u64 = 400_000;
+    const AHEAD_US: u64 = 400_000;
     for step in [0, 20_000] {
         let proposed_ahead = Arc::<Mutex<Vec<u64>>>::default();
         let nodes = ["a", "b", "c"].map(|name| {
@@ -35,11 +35,11 @@ async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clo
         let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
         let redlock = Redlock::builder().nodes(dyn_nodes.collect());
         let redlock = redlock.build().expect("good settings");
-        let counter_base = wall_micros() + AHEAD;
+        let counter_base = wall_micros() + AHEAD_US;
         for (number, node) in nodes.iter().enumerate() {
-            let counter = (counter_base + step * number as u64).to_string();
+            let counter_text = (counter_base + step * number as u64).to_string();
             node.master.with_master(|master, now| {
-                master.put_text(now, b"quorate:fence:job", counter.as_bytes(), None);
+                master.put_text(now, b"quorate:fence:job", counter_text.as_bytes(), None);
             });
         }
         take(&redlock, "job").await.release().await;
@@ -47,16 +47,12 @@ async fn process_adapts_its_token_proposals_to_fencing_counters_ahead_of_its_clo
         let proposed_ahead = proposed_ahead.lock().expect("no panic").clone();
         let (first_attempt, second_attempt) = proposed_ahead.split_at(3);
         assert!(
-            first_attempt
-                .iter()
-                .all(|counter_base| *counter_base < AHEAD / 4),
+            first_attempt.iter().all(|base| *base < AHEAD_US / 4),
             "{first_attempt:?}"
         );
-        // Require only a quarter of `AHEAD`, because the clock advances during the test.
+        // Require only a quarter of `AHEAD_US`, because the clock advances during the test.
         assert!(
-            second_attempt
-                .iter()
-                .all(|counter_base| *counter_base > AHEAD / 4),
+            second_attempt.iter().all(|base| *base > AHEAD_US / 4),
             "{second_attempt:?}"
         );
     }
@@ -132,7 +128,7 @@ async fn reader_that_joins_a_shared_lock_does_not_lower_later_token_proposals() 
     let time_behind = time_behind.lock().expect("no panic").clone();
     // A proposal that is based on the old token would be at least 1 s behind the clock.
     assert!(
-        time_behind.iter().all(|time_behind| *time_behind < 900_000),
+        time_behind.iter().all(|behind| *behind < 900_000),
         "{time_behind:?}"
     );
 }

@@ -21,11 +21,11 @@ use self::example::{Quorum, Quorums, quorum_of};
 use crate::support::{ask_server, masters, ms, secs, settings};
 
 fn quorums(names: impl IntoIterator<Item = &'static str>) -> Vec<Quorum> {
-    let quorum = |name| Quorum {
+    let new_quorum = |name| Quorum {
         name,
         redlock: Redlock::in_memory(3),
     };
-    names.into_iter().map(quorum).collect()
+    names.into_iter().map(new_quorum).collect()
 }
 
 fn names() -> Vec<String> {
@@ -34,12 +34,12 @@ fn names() -> Vec<String> {
 
 #[test]
 fn adding_a_set_of_masters_moves_locks_only_to_the_added_set() {
-    let four = quorums(["a", "b", "c", "d"]);
+    let four_quorums = quorums(["a", "b", "c", "d"]);
     let mut locks = BTreeMap::new();
     for name in names() {
         let (old, new) = (
-            quorum_of(&four[..3], &name).name,
-            quorum_of(&four, &name).name,
+            quorum_of(&four_quorums[..3], &name).name,
+            quorum_of(&four_quorums, &name).name,
         );
         assert!(
             old == new || new == "d",
@@ -67,7 +67,7 @@ struct Violations {
 /// The resource that one lock protects, with its current holders and the largest token so far.
 #[derive(Default)]
 struct Resource {
-    count_masters_with: usize,
+    holder_count: usize,
     largest_token: u64,
     violations: Violations,
 }
@@ -105,19 +105,22 @@ impl Node for SkewedMaster {
 /// Four sets of masters. The clocks of the masters in the last set are ahead by `ahead_us` microseconds. If `ahead_us`
 /// is negative, these clocks are behind.
 fn quorums_with_clock(ahead_us: i64) -> Vec<Quorum> {
-    let node = |n| -> Arc<dyn Node> {
+    let skewed_node = |n| -> Arc<dyn Node> {
         Arc::new(SkewedMaster {
             name: NodeName::new(format!("skewed-{n}")),
             master: Mutex::default(),
             ahead_us,
         })
     };
-    let skewed = Redlock::builder().nodes((0..3).map(node).collect());
-    let last = Quorum {
+    let skewed = Redlock::builder().nodes((0..3).map(skewed_node).collect());
+    let last_quorum = Quorum {
         name: "d",
         redlock: skewed.build().expect("good settings"),
     };
-    quorums(["a", "b", "c"]).into_iter().chain([last]).collect()
+    quorums(["a", "b", "c"])
+        .into_iter()
+        .chain([last_quorum])
+        .collect()
 }
 
 /// A clock difference, in microseconds. If a proposed token differs this much from a master's clock, the master
@@ -139,41 +142,41 @@ async fn run_clients(names: &[String], first: &Quorums, second: &Quorums) -> Vio
     let names: Arc<Vec<String>> = Arc::new(names.to_vec());
     let resources: Arc<Vec<Mutex<Resource>>> =
         Arc::new(names.iter().map(|_| Mutex::default()).collect());
-    let clients = [first, second, first, second].map(|client| {
+    let client_tasks = [first, second, first, second].map(|client| {
         let (client, names, resources) = (client.clone(), names.clone(), resources.clone());
         tokio::spawn(async move {
-            let total = names.iter().zip(resources.iter()).cycle();
-            for (name, resource) in total.take(3 * names.len()) {
-                let held_bytes = client
+            let numbered_resources = names.iter().zip(resources.iter()).cycle();
+            for (name, resource) in numbered_resources.take(3 * names.len()) {
+                let held = client
                     .acquire(name)
                     .await
                     .expect("each client must get the lock in its turn");
                 {
                     let mut resource = resource.lock().expect("not poisoned");
-                    resource.violations.overlaps += usize::from(resource.count_masters_with > 0);
+                    resource.violations.overlaps += usize::from(resource.holder_count > 0);
                     resource.violations.refusals +=
-                        usize::from(held_bytes.token <= resource.largest_token);
-                    resource.largest_token = resource.largest_token.max(held_bytes.token);
-                    resource.count_masters_with += 1;
+                        usize::from(held.token <= resource.largest_token);
+                    resource.largest_token = resource.largest_token.max(held.token);
+                    resource.holder_count += 1;
                 }
                 tokio::time::sleep(ms(5)).await;
-                resource.lock().expect("not poisoned").count_masters_with -= 1;
-                for guard in held_bytes.guards {
+                resource.lock().expect("not poisoned").holder_count -= 1;
+                for guard in held.guards {
                     guard.release().await;
                 }
             }
         })
     });
-    for client in clients {
+    for client in client_tasks {
         client.await.expect("no panic");
     }
-    let mut total = Violations::default();
+    let mut total_violations = Violations::default();
     for resource in resources.iter() {
         let violations = &resource.lock().expect("not poisoned").violations;
-        total.overlaps += violations.overlaps;
-        total.refusals += violations.refusals;
+        total_violations.overlaps += violations.overlaps;
+        total_violations.refusals += violations.refusals;
     }
-    total
+    total_violations
 }
 
 /// Four clients, one for each stage of a change from the sets of masters `old` to the sets `new`:
@@ -202,16 +205,17 @@ fn steps(old: &[Quorum], new: &[Quorum]) -> [Quorums; 4] {
 /// sets. Such a token could be smaller than an earlier token from the new set.
 #[tokio::test]
 async fn each_lock_has_one_holder_while_a_set_of_masters_is_added_or_removed() {
-    let changes = [0, APART_US, -APART_US].map(async |ahead_us| {
+    let change_tasks = [0, APART_US, -APART_US].map(async |ahead_us| {
         for is_addition in [true, false] {
-            let four = quorums_with_clock(ahead_us);
+            let four_quorums = quorums_with_clock(ahead_us);
             let (old, new) = if is_addition {
-                (&four[..3], &four[..])
+                (&four_quorums[..3], &four_quorums[..])
             } else {
-                (&four[..], &four[..3])
+                (&four_quorums[..], &four_quorums[..3])
             };
             for step_pair in steps(old, new).windows(2) {
-                let violations = run_clients(&locks(&four), &step_pair[0], &step_pair[1]).await;
+                let violations =
+                    run_clients(&locks(&four_quorums), &step_pair[0], &step_pair[1]).await;
                 assert_eq!(
                     violations,
                     Violations::default(),
@@ -220,7 +224,7 @@ async fn each_lock_has_one_holder_while_a_set_of_masters_is_added_or_removed() {
             }
         }
     });
-    futures::future::join_all(changes).await;
+    futures::future::join_all(change_tasks).await;
 }
 
 #[tokio::test]
@@ -235,8 +239,8 @@ async fn adding_masters_breaks_exclusion_or_token_order_if_a_step_is_skipped() {
     let (names, steps) = (locks(&four), self::steps(&four[..3], &four));
     let first = steps[1].acquire(&names[0]).await.expect("free");
     let second = steps[3].acquire(&names[0]).await.expect("a second holder");
-    let mut total = first.guards.iter().chain(&second.guards);
-    assert!(total.all(LockGuard::is_valid));
+    let mut all_guards = first.guards.iter().chain(&second.guards);
+    assert!(all_guards.all(LockGuard::is_valid));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -269,7 +273,7 @@ async fn process_with_many_locks_has_only_one_connection_to_each_master() {
 }
 
 /// The memory that all keys on a master use together, in bytes.
-fn bytes(server: &Server) -> i64 {
+fn used_memory(server: &Server) -> i64 {
     let Reply::Array(keys) = ask_server(server, &["KEYS", "*"]) else {
         panic!("the reply to KEYS must be a list");
     };
@@ -293,28 +297,28 @@ async fn quorum_size_page_states_the_measured_memory_use_per_lock() {
     let urls = masters.iter().map(Server::url);
     let redlock = settings(urls).build().expect("good settings");
     let name = "invoices:2026-11-24";
-    let empty_bytes = bytes(&masters[0]);
+    let empty_bytes = used_memory(&masters[0]);
     let guard = redlock.lock(name).ttl(secs(2)).await.expect("free");
     tokio::time::sleep(secs(1)).await;
-    let held_bytes = bytes(&masters[0]) - empty_bytes;
+    let held = used_memory(&masters[0]) - empty_bytes;
     let other = settings(masters.iter().map(Server::url))
         .build()
         .expect("good");
     let waiter = tokio::spawn(other.lock(name).wait(Wait::For(secs(20))).acquire());
     tokio::time::sleep(secs(1)).await;
-    let waiter_bytes = bytes(&masters[0]) - empty_bytes - held_bytes;
+    let waiter_bytes = used_memory(&masters[0]) - empty_bytes - held;
     waiter.abort();
     guard.release().await;
     tokio::time::sleep(secs(2)).await;
-    let idle_bytes = bytes(&masters[0]) - empty_bytes;
+    let idle_bytes = used_memory(&masters[0]) - empty_bytes;
     println!(
-        "bytes for a held lock: {held_bytes}, for a waiter: {waiter_bytes}, for an idle lock: {idle_bytes}"
+        "bytes for a held lock: {held}, for a waiter: {waiter_bytes}, for an idle lock: {idle_bytes}"
     );
     let read_result =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/quorum-size.md"));
     let page = read_result.expect("the page");
     for (row_name, bytes) in [
-        ("held lock", held_bytes),
+        ("held lock", held),
         ("waiter", waiter_bytes),
         ("idle lock", idle_bytes),
     ] {

@@ -273,7 +273,7 @@ async fn quota_is_not_written_if_its_lock_ends_between_read_and_write() {
 
 #[tokio::test(start_paused = true)]
 async fn cancelled_request_for_a_quota_unit_wastes_at_most_one_unit() {
-    const PIECES: u64 = 4;
+    const UNITS: u64 = 4;
     let mut wasted_units = 0;
     for distances in [[0, 0, 0], [1, 2, 4], [9, 1, 3]] {
         let slow_node =
@@ -283,7 +283,7 @@ async fn cancelled_request_for_a_quota_unit_wastes_at_most_one_unit() {
             let dyn_nodes = nodes.into_iter().map(|node| node as Arc<dyn Node>);
             let redlock = Redlock::builder().nodes(dyn_nodes.collect());
             let redlock = redlock.build().expect("good settings");
-            let quota = quota(&redlock, PIECES).await;
+            let quota = quota(&redlock, UNITS).await;
             let outcome = poll_then_drop(quota.take(1), polls).await;
             let mut taken_units = u64::from(outcome.is_some());
             loop {
@@ -297,16 +297,16 @@ async fn cancelled_request_for_a_quota_unit_wastes_at_most_one_unit() {
                 }
             }
             assert!(
-                taken_units <= PIECES,
+                taken_units <= UNITS,
                 "at most all units may be taken, but {taken_units} were (distances {distances:?}, dropped after {polls} \
                  polls)"
             );
             assert!(
-                taken_units + 1 >= PIECES,
+                taken_units + 1 >= UNITS,
                 "at most one unit may be wasted, but only {taken_units} were taken (distances {distances:?}, dropped \
                  after {polls} polls)"
             );
-            wasted_units += PIECES - taken_units;
+            wasted_units += UNITS - taken_units;
             if outcome.is_some() {
                 break;
             }
@@ -322,7 +322,7 @@ async fn cancelled_request_for_a_quota_unit_wastes_at_most_one_unit() {
 /// again, even while the restart guard ignores the votes of this master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn quota_survives_when_real_masters_are_restarted_empty_one_after_another() {
-    const PIECES: u64 = 500;
+    const UNITS: u64 = 500;
     let masters = masters(3);
     let redlock = Redlock::builder()
         .masters(masters.urls())
@@ -333,7 +333,7 @@ async fn quota_survives_when_real_masters_are_restarted_empty_one_after_another(
         .restart_guard(RestartGuard::AfterFirstContact)
         .build()
         .expect("good settings");
-    let quota = quota(&redlock, PIECES).await;
+    let quota = quota(&redlock, UNITS).await;
     let mut taken_units = 0;
     for (n, master) in masters.iter().chain(&masters).enumerate().take(5) {
         master.restart_empty().expect("restarted");
@@ -367,18 +367,18 @@ async fn quota_survives_when_real_masters_are_restarted_empty_one_after_another(
         }
     };
     assert!(
-        taken_units + units_left <= PIECES,
+        taken_units + units_left <= UNITS,
         "{taken_units} units were taken and {units_left} are left, which is more than were created"
     );
     // Finally, restart two of the three masters without data at the same time, so only one master has the value.
     masters[0].restart_empty().expect("restarted");
     masters[1].restart_empty().expect("restarted");
-    let request_count = Instant::now();
+    let started_at = Instant::now();
     let error = loop {
         match quota.take(1).await {
             Ok(take) => panic!("{take:?}"),
             Err(error @ ValueError::Lost(_)) => break error,
-            Err(error) => assert!(request_count.elapsed() < PATIENCE, "{error}"),
+            Err(error) => assert!(started_at.elapsed() < PATIENCE, "{error}"),
         }
     };
     assert!(error.details().contains("is lost"), "{error}");
@@ -386,14 +386,14 @@ async fn quota_survives_when_real_masters_are_restarted_empty_one_after_another(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_four_concurrent_tasks_take_exactly_the_units_of_a_quota() {
-    const PIECES: u64 = 40;
+    const UNITS: u64 = 40;
     let masters = masters(3);
     let builder = settings(masters.urls()).restart_guard(RestartGuard::AfterFirstContact);
     let guarded_builder = builder.wait(Wait::For(secs(60)));
     let clients: Vec<Redlock> = (0..4)
         .map(|_| guarded_builder.clone().build().expect("good settings"))
         .collect();
-    quota(&clients[0], PIECES).await;
+    quota(&clients[0], UNITS).await;
     let taken_units = Arc::new(AtomicU64::new(0));
     let takers = (0..64).map(|n| {
         let (quota, taken_units) = (
@@ -411,7 +411,7 @@ async fn sixty_four_concurrent_tasks_take_exactly_the_units_of_a_quota() {
     for taker in futures::future::join_all(takers).await {
         taker.expect("no panic");
     }
-    assert_eq!(taken_units.load(Ordering::Relaxed), PIECES);
+    assert_eq!(taken_units.load(Ordering::Relaxed), UNITS);
     assert_eq!(clients[1].quota("prizes").left().await, Ok(0));
 }
 
@@ -426,9 +426,9 @@ async fn quota_is_reported_as_lost_if_a_majority_of_masters_restarted_after_stor
     for master in masters.iter().take(2) {
         let reply = ask_server(master, &["GET", "quorate:value:prizes"]);
         let text = reply.text().expect("a value").into_owned();
-        let parts: Vec<&str> = text.splitn(3, ' ').collect();
-        assert_eq!(parts[2], "quota 9");
-        let old_text = format!("{} {} quota 10", parts[0], "0".repeat(40));
+        let value_parts: Vec<&str> = text.splitn(3, ' ').collect();
+        assert_eq!(value_parts[2], "quota 9");
+        let old_text = format!("{} {} quota 10", value_parts[0], "0".repeat(40));
         ask_server(master, &["SET", "quorate:value:prizes", &old_text]);
     }
     let error = quota
@@ -452,15 +452,15 @@ async fn quota_can_be_used_after_a_client_whose_clock_is_a_day_ahead_wrote_it() 
     let redlock = settings(masters.urls()).build().expect("good settings");
     let quota = quota(&redlock, 10).await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let ahead = (now.expect("after 1970") + secs(86_400)).as_micros();
+    let ahead_us = (now.expect("after 1970") + secs(86_400)).as_micros();
     // Give the value a fencing token that is a day ahead of the clock. Delete the fencing counter, as if it had
     // expired.
     for master in &masters {
         let reply = ask_server(master, &["GET", "quorate:value:prizes"]);
         let text = reply.text().expect("a value").into_owned();
         let (_, rest) = text.split_once(' ').expect("a number");
-        let text = format!("{ahead} {rest}");
-        ask_server(master, &["SET", "quorate:value:prizes", &text]);
+        let refilled_text = format!("{ahead_us} {rest}");
+        ask_server(master, &["SET", "quorate:value:prizes", &refilled_text]);
         ask_server(master, &["DEL", "quorate:fence:prizes"]);
     }
     let _ = quota.take(1).await;
@@ -496,21 +496,21 @@ async fn quota_does_not_overwrite_a_key_that_holds_another_kind_of_value() {
         assert!(error.details().contains("WRONGTYPE"), "{error}");
     }
     for master in &masters {
-        let length = ask_server(master, &["LLEN", "quorate:value:prizes"]);
-        assert_eq!(length.int(), Some(2));
+        let list_length = ask_server(master, &["LLEN", "quorate:value:prizes"]);
+        assert_eq!(list_length.int(), Some(2));
     }
     let nightly = redlock.once("nightly", secs(3600));
     nightly
         .create()
         .await
         .expect("the creation of the once record must succeed, because all masters can be reached");
-    let other = redlock.quota("nightly");
+    let other_quota = redlock.quota("nightly");
     for error in [
-        other
+        other_quota
             .take(1)
             .await
             .expect_err("a stored value of another kind must be refused"),
-        other
+        other_quota
             .drop_quota()
             .await
             .expect_err("a stored value of another kind must be refused"),
@@ -551,9 +551,12 @@ async fn invalid_quota_request_is_refused_and_sends_nothing() {
     for node in &nodes {
         assert!(node.with_master(Master::is_empty));
     }
-    let classic = Redlock::builder().in_memory(3).fencing(false);
-    let classic = classic.build().expect("good settings").quota("prizes");
-    let error = classic
+    let classic_builder = Redlock::builder().in_memory(3).fencing(false);
+    let classic_quota = classic_builder
+        .build()
+        .expect("good settings")
+        .quota("prizes");
+    let error = classic_quota
         .create(1)
         .await
         .expect_err("a client without fencing must be refused");
@@ -598,7 +601,7 @@ async fn quota_operation_fails_if_its_lock_is_not_free_within_the_wait_limit() {
 /// A master in memory that delays each write of the quota until it receives a request to release a lock.
 struct LateAnswers {
     node: MemoryNode,
-    treat_writes: Mutex<Vec<(Request, Reply)>>,
+    held_writes: Mutex<Vec<(Request, Reply)>>,
 }
 
 impl Node for LateAnswers {
@@ -607,13 +610,13 @@ impl Node for LateAnswers {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        let mut treat_writes = self.treat_writes.lock().expect("no panic");
+        let mut held_writes = self.held_writes.lock().expect("no panic");
         match &request {
             Request::Write { value, .. } if value.run.is_some() => {
-                treat_writes.push((request, reply));
+                held_writes.push((request, reply));
             }
             Request::Release { .. } => {
-                for (request, reply) in treat_writes.drain(..) {
+                for (request, reply) in held_writes.drain(..) {
                     self.node.send(request, reply);
                 }
                 self.node.send(request, reply);
@@ -635,7 +638,7 @@ async fn quota_with_late_answers() -> (Vec<MemoryNode>, Quota) {
     let late_node = |node: &MemoryNode| {
         Arc::new(LateAnswers {
             node: node.clone(),
-            treat_writes: Mutex::default(),
+            held_writes: Mutex::default(),
         }) as Arc<dyn Node>
     };
     let redlock = Redlock::builder().nodes(nodes.iter().map(late_node).collect());

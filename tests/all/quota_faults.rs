@@ -75,8 +75,8 @@ impl Runtime for SimulatedRuntime {
     fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
         let remaining = at.saturating_since(self.now());
         // Limit every timer to an hour. Otherwise tokio's clock could jump to the end of a very long timer.
-        let at = tokio::time::Instant::now() + remaining.min(secs(3600));
-        Box::pin(tokio::time::sleep_until(at))
+        let wake_at = tokio::time::Instant::now() + remaining.min(secs(3600));
+        Box::pin(tokio::time::sleep_until(wake_at))
     }
 
     fn spawn(&self, task: BoxFuture<()>) -> bool {
@@ -133,10 +133,10 @@ impl Connection {
         let (request_sender, mut queue) = unbounded_channel::<(Request, Reply)>();
         let (server, runtime) = (server.clone(), runtime.clone());
         let blocked_until = BlockedUntil::default();
-        let until = blocked_until.clone();
+        let end_of_block = blocked_until.clone();
         tokio::spawn(async move {
             while let Some((request, reply)) = queue.recv().await {
-                if runtime.elapsed() < *until.lock().expect("no panic") {
+                if runtime.elapsed() < *end_of_block.lock().expect("no panic") {
                     reply.answer(Err(Fault::Down("the connection is cut".into())));
                 } else {
                     deliver(&server, &runtime, request, reply, fault_interval).await;
@@ -234,7 +234,7 @@ async fn deliver(
 #[derive(Debug, Default)]
 struct Events {
     /// For each taken unit, the number of units that remained. A repeated number means that a unit was taken twice.
-    remaining: Vec<u64>,
+    units_left: Vec<u64>,
     unknown: u64,
     dropped: u64,
     restarts: u64,
@@ -242,7 +242,7 @@ struct Events {
     sold_out: u64,
 }
 
-const PIECES: u64 = 30;
+const UNITS: u64 = 30;
 
 /// Injects one random fault into a connection or a server. Returns true if a server was restarted.
 fn inject_fault(
@@ -295,7 +295,7 @@ async fn simulate(seed: u64) -> Events {
         })
         .collect();
     let mut all_blocked_until: Vec<BlockedUntil> = Vec::new();
-    let mut client = |fault_interval: u64| {
+    let mut new_client = |fault_interval: u64| {
         let connections = servers.iter().enumerate().map(|(n, server)| {
             let (connection, blocked_until) =
                 Connection::new(&format!("m{n}"), server, &runtime, fault_interval);
@@ -314,16 +314,16 @@ async fn simulate(seed: u64) -> Events {
             .build()
             .expect("good settings")
     };
-    client(u64::MAX)
+    new_client(u64::MAX)
         .quota("prizes")
-        .create(PIECES)
+        .create(UNITS)
         .await
         .expect("the quota must be created, because no fault is injected yet");
     let events = Arc::new(Mutex::new(Events::default()));
     let callers: Vec<_> = (0..3)
         .map(|_| {
-            tokio::spawn(caller(
-                client(fault_interval).quota("prizes"),
+            tokio::spawn(take_units_repeatedly(
+                new_client(fault_interval).quota("prizes"),
                 runtime.clone(),
                 events.clone(),
             ))
@@ -348,24 +348,28 @@ async fn simulate(seed: u64) -> Events {
 impl Events {
     /// Checks that no unit was taken twice, and that no more units were taken than were created.
     fn assert_is_correct(&self, seed: u64) {
-        let mut each = self.remaining.clone();
-        each.sort_unstable();
-        each.dedup();
-        let taken = self.remaining.len();
+        let mut counted_units = self.units_left.clone();
+        counted_units.sort_unstable();
+        counted_units.dedup();
+        let taken_count = self.units_left.len();
         assert_eq!(
-            each.len(),
-            taken,
+            counted_units.len(),
+            taken_count,
             "seed {seed}: a quota unit was taken twice: {self:?}"
         );
-        let all_were_there = each.iter().all(|remaining| *remaining < PIECES);
+        let all_were_there = counted_units.iter().all(|units| *units < UNITS);
         assert!(all_were_there, "seed {seed}: {self:?}");
     }
 }
 
 /// Takes units until no unit is left, the result of a call is unknown, or a minute has passed. Cancels some of the
 /// calls before they end.
-async fn caller(quota: quorate::Quota, runtime: SimulatedRuntime, events: Arc<Mutex<Events>>) {
-    let count = |what: fn(&mut Events)| what(&mut events.lock().expect("no panic"));
+async fn take_units_repeatedly(
+    quota: quorate::Quota,
+    runtime: SimulatedRuntime,
+    events: Arc<Mutex<Events>>,
+) {
+    let count_event = |what: fn(&mut Events)| what(&mut events.lock().expect("no panic"));
     while runtime.elapsed() < secs(60) {
         let dice = &runtime.dice;
         tokio::time::sleep(dice.up_to(ms(400))).await;
@@ -375,14 +379,14 @@ async fn caller(quota: quorate::Quota, runtime: SimulatedRuntime, events: Arc<Mu
             secs(30)
         };
         match tokio::time::timeout(call_limit, quota.take(1)).await {
-            Err(_) => count(|events| events.dropped += 1),
+            Err(_) => count_event(|events| events.dropped += 1),
             Ok(Ok(Take::Taken { left: remaining })) => {
-                events.lock().expect("no panic").remaining.push(remaining);
+                events.lock().expect("no panic").units_left.push(remaining);
             }
-            Ok(Ok(Take::SoldOut { .. })) => return count(|events| events.sold_out += 1),
-            Ok(Err(ValueError::Unknown(_))) => count(|events| events.unknown += 1),
+            Ok(Ok(Take::SoldOut { .. })) => return count_event(|events| events.sold_out += 1),
+            Ok(Err(ValueError::Unknown(_))) => count_event(|events| events.unknown += 1),
             Ok(Err(ValueError::Lost(_) | ValueError::Missing(_))) => {
-                return count(|events| events.lost += 1);
+                return count_event(|events| events.lost += 1);
             }
             Ok(Err(_)) => {}
         }
@@ -394,7 +398,7 @@ fn quota_hands_out_no_more_units_than_it_has_under_random_faults() {
     const RUNS: u64 = 30;
     let first = quorate_contract::seed();
     let mut total = Events::default();
-    let mut taken = 0;
+    let mut taken_total = 0;
     for seed in first..first + RUNS {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -402,15 +406,16 @@ fn quota_hands_out_no_more_units_than_it_has_under_random_faults() {
             .build()
             .expect("a runtime");
         let events = runtime.block_on(simulate(seed));
-        taken += events.remaining.len() as u64;
+        taken_total += events.units_left.len() as u64;
         total.unknown += events.unknown;
         total.dropped += events.dropped;
         total.restarts += events.restarts;
         total.lost += events.lost;
         total.sold_out += events.sold_out;
     }
-    println!("{RUNS} runs from seed {first}: {taken} units taken, {total:?}");
-    let has_enough_events = taken > RUNS && total.unknown > RUNS / 4 && total.dropped > RUNS / 4;
+    println!("{RUNS} runs from seed {first}: {taken_total} units taken, {total:?}");
+    let has_enough_events =
+        taken_total > RUNS && total.unknown > RUNS / 4 && total.dropped > RUNS / 4;
     assert!(
         has_enough_events && total.restarts > RUNS && total.lost > 0 && total.sold_out > 0,
         "{total:?}"

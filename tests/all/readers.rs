@@ -41,20 +41,23 @@ async fn readers_share_the_lock_and_exclude_writers() {
         .await
         .expect("the reader must share the lock with the other readers");
     assert!(first_reader.is_valid() && second_reader.is_valid() && third_reader.is_valid());
-    let writer = second_client.try_acquire("doc").await.expect("an answer");
-    assert!(matches!(writer, TryAcquire::Held(_)));
+    let writer_attempt = second_client.try_acquire("doc").await.expect("an answer");
+    assert!(matches!(writer_attempt, TryAcquire::Held(_)));
     first_reader.release().await;
-    let writer = second_client.try_acquire("doc").await.expect("an answer");
+    let writer_attempt = second_client.try_acquire("doc").await.expect("an answer");
     assert!(
-        matches!(writer, TryAcquire::Held(_)),
+        matches!(writer_attempt, TryAcquire::Held(_)),
         "the writer must wait while two readers hold the lock"
     );
     second_reader.release().await;
     third_reader.release().await;
-    let writer = take(&second_client, "doc").await;
-    let reader = first_client.lock("doc").shared().try_acquire().await;
-    assert!(matches!(reader, Ok(TryAcquire::Held(_))), "{reader:?}");
-    writer.release().await;
+    let writer_guard = take(&second_client, "doc").await;
+    let reader_attempt = first_client.lock("doc").shared().try_acquire().await;
+    assert!(
+        matches!(reader_attempt, Ok(TryAcquire::Held(_))),
+        "{reader_attempt:?}"
+    );
+    writer_guard.release().await;
     eventually("no master may have a key left", || {
         count_masters_with(&masters, "doc") == 0
     })
@@ -70,20 +73,20 @@ async fn token_of_a_reader_lies_between_the_tokens_of_earlier_and_later_writers(
             .fencing_token()
             .expect("the lock must have a fencing token")
     };
-    let writer = take(&redlock, "doc").await;
-    let first_token = token_of(&writer);
-    writer.release().await;
+    let writer_guard = take(&redlock, "doc").await;
+    let first_token = token_of(&writer_guard);
+    writer_guard.release().await;
     let first_reader = redlock.lock("doc").shared().acquire().await.expect("free");
     let second_reader = redlock.lock("doc").shared().acquire().await.expect("free");
     let reader_tokens = [token_of(&first_reader), token_of(&second_reader)];
     first_reader.release().await;
     second_reader.release().await;
-    let writer = take(&redlock, "doc").await;
-    let last_token = token_of(&writer);
-    for reader_tokens in reader_tokens {
+    let writer_guard = take(&redlock, "doc").await;
+    let last_token = token_of(&writer_guard);
+    for reader_token in reader_tokens {
         assert!(
-            first_token < reader_tokens && reader_tokens < last_token,
-            "{first_token} {reader_tokens} {last_token}"
+            first_token < reader_token && reader_token < last_token,
+            "{first_token} {reader_token} {last_token}"
         );
     }
 }
@@ -134,8 +137,8 @@ async fn readers_and_writers_exclude_each_other_under_contention() {
 async fn readers_queued_behind_a_writer_get_the_lock_together() {
     let masters = masters(3);
     let redlock = [(); 3].map(|()| waiting_client(&masters));
-    let first = redlock[0].lock("doc").shared().acquire().await;
-    let first = first.expect("free");
+    let acquire_result = redlock[0].lock("doc").shared().acquire().await;
+    let first_guard = acquire_result.expect("free");
     let queue_length = || {
         let master = masters.iter().next().expect("three");
         ask_server(master, &["ZCARD", "quorate:queue:doc"])
@@ -163,29 +166,22 @@ async fn readers_queued_behind_a_writer_get_the_lock_together() {
         queue_length() == 4
     })
     .await;
-    assert!(
-        !writer_task.is_finished()
-            && reader_tasks
-                .iter()
-                .all(|first_reader| !first_reader.is_finished())
-    );
-    first.release().await;
-    let writer = tokio::time::timeout(secs(5), writer_task)
+    assert!(!writer_task.is_finished() && reader_tasks.iter().all(|task| !task.is_finished()));
+    first_guard.release().await;
+    let writer_guard = tokio::time::timeout(secs(5), writer_task)
         .await
         .expect("soon")
         .expect("no panic");
     tokio::time::sleep(ms(100)).await;
     assert!(
-        reader_tasks
-            .iter()
-            .all(|first_reader| !first_reader.is_finished()),
+        reader_tasks.iter().all(|task| !task.is_finished()),
         "a reader and a writer must not hold the lock at the same time"
     );
     let released_at = std::time::Instant::now();
-    writer.release().await;
+    writer_guard.release().await;
     let mut guards = Vec::new();
-    for first_reader in reader_tasks {
-        let guard = tokio::time::timeout(secs(5), first_reader)
+    for reader_task in reader_tasks {
+        let guard = tokio::time::timeout(secs(5), reader_task)
             .await
             .expect("soon");
         guards.push(guard.expect("no panic"));
@@ -222,24 +218,24 @@ async fn renewed_readers_exclude_a_client_that_locks_with_set_nx() {
         short_reader.is_valid() && long_reader.is_valid(),
         "both locks must have been renewed"
     );
-    let attempt = ask_server(
+    let set_reply = ask_server(
         masters.iter().next().expect("three"),
         &["SET", "doc", "x", "NX"],
     );
     assert_eq!(
-        attempt.text(),
+        set_reply.text(),
         None,
         "a client that sets the lock key with plain SET must be refused"
     );
     short_reader.release().await;
     tokio::time::sleep(secs(2)).await;
     assert!(long_reader.is_valid());
-    let attempt = ask_server(
+    let set_reply = ask_server(
         masters.iter().next().expect("three"),
         &["SET", "doc", "x", "NX"],
     );
     assert_eq!(
-        attempt.text(),
+        set_reply.text(),
         None,
         "a client that sets the lock key with plain SET must be refused"
     );
@@ -254,8 +250,8 @@ async fn renewed_readers_exclude_a_client_that_locks_with_set_nx() {
 async fn downgrade_of_a_writer_to_a_reader_does_not_admit_a_queued_writer() {
     let masters = masters(3);
     let (first_client, second_client) = (waiting_client(&masters), waiting_client(&masters));
-    let writer = take(&first_client, "doc").await;
-    let old_token = writer.fencing_token();
+    let writer_guard = take(&first_client, "doc").await;
+    let old_token = writer_guard.fencing_token();
     // Queue another writer behind the holder.
     let waiter_task = {
         let second_client = second_client.clone();
@@ -273,14 +269,14 @@ async fn downgrade_of_a_writer_to_a_reader_does_not_admit_a_queued_writer() {
             .unwrap_or(0)
     };
     eventually("the waiter must be queued", || queue_length() >= 1).await;
-    let reader = writer.downgrade().await.expect("still ours");
-    assert!(reader.is_valid() && reader.fencing_token() > old_token);
+    let reader_guard = writer_guard.downgrade().await.expect("still ours");
+    assert!(reader_guard.is_valid() && reader_guard.fencing_token() > old_token);
     tokio::time::sleep(ms(200)).await;
     assert!(
         !waiter_task.is_finished(),
         "the next writer must not get the lock while a reader holds it"
     );
-    reader.release().await;
+    reader_guard.release().await;
     let waiter_task = tokio::time::timeout(secs(5), waiter_task)
         .await
         .expect("soon")
@@ -297,24 +293,24 @@ async fn downgrade_of_a_writer_to_a_reader_does_not_admit_a_queued_writer() {
 async fn lost_or_non_exclusive_lock_cannot_be_downgraded() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let reader = redlock.lock("doc").shared().acquire().await.expect("free");
-    let refused = reader.downgrade().await.expect_err("a reader");
-    assert_eq!(refused, DowngradeError::NotAWriter);
+    let reader_guard = redlock.lock("doc").shared().acquire().await.expect("free");
+    let refusal = reader_guard.downgrade().await.expect_err("a reader");
+    assert_eq!(refusal, DowngradeError::NotAWriter);
     eventually("the lock must be released", || {
         count_masters_with(&masters, "doc") == 0
     })
     .await;
-    let lease = redlock.lock("doc").ttl(secs(2)).renewal(false);
-    let writer = lease.acquire().await.expect("free");
-    writer.lost().await;
-    let refused = writer.downgrade().await.expect_err("over");
-    assert_eq!(refused, DowngradeError::Lost(LossCause::Expired));
-    let writer = take(&redlock, "doc").await;
+    let lock_request = redlock.lock("doc").ttl(secs(2)).renewal(false);
+    let writer_guard = lock_request.acquire().await.expect("free");
+    writer_guard.lost().await;
+    let refusal = writer_guard.downgrade().await.expect_err("over");
+    assert_eq!(refusal, DowngradeError::Lost(LossCause::Expired));
+    let writer_guard = take(&redlock, "doc").await;
     for master in masters.iter().take(2) {
         ask_server(master, &["SET", "doc", "a foreign value"]);
     }
-    let refused = writer.downgrade().await.expect_err("taken away");
-    assert_eq!(refused, DowngradeError::Lost(LossCause::TakenAway));
+    let refusal = writer_guard.downgrade().await.expect_err("taken away");
+    assert_eq!(refusal, DowngradeError::Lost(LossCause::TakenAway));
 }
 
 #[tokio::test]
@@ -326,13 +322,13 @@ async fn shared_mode_is_refused_for_kinds_of_locks_without_readers() {
         redlock.semaphore("a", 2),
         owner.lock("a"),
     ] {
-        let refused = request.shared().try_acquire().await;
+        let refusal = request.shared().try_acquire().await;
         assert!(
             matches!(
-                refused,
+                refusal,
                 Err(AcquireError::InvalidResource(InvalidResource::NoReaders(_)))
             ),
-            "{refused:?}"
+            "{refusal:?}"
         );
     }
     let first_reader = redlock.lock_all(["a"]).shared().acquire().await;
@@ -347,8 +343,7 @@ fn count_connections_ever(master: &Server) -> u64 {
     let reply = ask_server(master, &["INFO", "stats"]);
     let stats = reply.text().expect("text").into_owned();
     let mut lines = stats.lines();
-    let count =
-        lines.find_map(|queue_length| queue_length.strip_prefix("total_connections_received:"));
+    let count = lines.find_map(|line| line.strip_prefix("total_connections_received:"));
     count.expect("a count").parse().expect("a number")
 }
 
@@ -357,22 +352,22 @@ async fn renewal_restores_a_missing_fencing_counter_without_reconnecting() {
     let masters = masters(3);
     let settings = settings(masters.urls()).ttl(secs(6)).build();
     let redlock = settings.expect("good settings");
-    let reader_tasks = redlock.lock("doc").shared().acquire().await.expect("free");
-    let attempt = redlock.acquire("other").await.expect("free");
+    let reader_guard = redlock.lock("doc").shared().acquire().await.expect("free");
+    let other_guard = redlock.acquire("other").await.expect("free");
     for master in &masters {
         ask_server(master, &["DEL", "quorate:fence:doc"]);
     }
-    let first_token: Vec<_> = masters.iter().map(count_connections_ever).collect();
+    let connections_before: Vec<_> = masters.iter().map(count_connections_ever).collect();
     let second_reader = redlock.lock("doc").shared().wait(Wait::For(secs(60)));
     let second_reader = second_reader
         .acquire()
         .await
         .expect("the next renewal must restore the fencing counter");
-    for (master, first_token) in masters.iter().zip(first_token) {
-        assert_eq!(count_connections_ever(master), first_token + 1);
+    for (master, count_before) in masters.iter().zip(connections_before) {
+        assert_eq!(count_connections_ever(master), count_before + 1);
     }
     assert!(second_reader.fencing_token().is_some());
-    assert!(reader_tasks.is_valid() && attempt.is_valid());
+    assert!(reader_guard.is_valid() && other_guard.is_valid());
 }
 
 /// Tests a downgrade after a forced release. The downgrade must fail, because another writer may have held the lock
@@ -388,16 +383,16 @@ async fn force_released_writer_cannot_be_downgraded() {
             .await
             .expect("the name must be valid");
         take(&second_client, "doc").await.release().await;
-        let mut reader = None;
+        let mut reader_guard = None;
         if has_new_reader {
             let other_reader = second_client.lock("doc").shared().acquire().await;
-            reader = Some(other_reader.expect("free"));
+            reader_guard = Some(other_reader.expect("free"));
         }
         match guard.downgrade().await {
             Err(DowngradeError::Lost(LossCause::TakenAway)) => {}
             odd => panic!("{odd:?}"),
         }
-        drop(reader);
+        drop(reader_guard);
         second_client.flush().await;
         first_client.flush().await;
     }
@@ -410,41 +405,41 @@ async fn downgrade_deletes_the_key_under_which_the_writer_stored_its_note() {
     let guard = take(&redlock, "doc").await;
     let count_notes = || count_masters_with(&masters, "quorate:note:doc");
     eventually("the note must be written", || count_notes() == 3).await;
-    let reader = guard.downgrade().await.expect("held");
+    let reader_guard = guard.downgrade().await.expect("held");
     redlock.flush().await;
     assert_eq!(count_notes(), 0);
-    drop(reader);
+    drop(reader_guard);
 }
 
 #[tokio::test]
 async fn forced_release_of_readers_removes_their_notes() {
     let masters = masters(3);
     let redlock = redlock(&masters);
-    let reader = redlock.lock("doc").shared().acquire().await.expect("free");
-    let note = format!(
+    let reader_guard = redlock.lock("doc").shared().acquire().await.expect("free");
+    let note_key = format!(
         "quorate:note:quorate:hold:{}:doc",
-        String::from_utf8_lossy(&reader.token().to_hex())
+        String::from_utf8_lossy(&reader_guard.token().to_hex())
     );
     eventually("the note must be written", || {
-        count_masters_with(&masters, &note) == 3
+        count_masters_with(&masters, &note_key) == 3
     })
     .await;
     redlock
         .break_lock("doc")
         .await
         .expect("the name must be valid");
-    assert_eq!(count_masters_with(&masters, &note), 0);
-    drop(reader);
+    assert_eq!(count_masters_with(&masters, &note_key), 0);
+    drop(reader_guard);
 }
 
 #[tokio::test]
 async fn writer_without_a_token_cannot_be_downgraded() {
     let redlock = Redlock::builder().in_memory(3).fencing(false);
     let redlock = redlock.build().expect("good settings");
-    let writer = redlock.acquire("doc").await.expect("free");
-    let refused = writer
+    let writer_guard = redlock.acquire("doc").await.expect("free");
+    let refusal = writer_guard
         .downgrade()
         .await
         .expect_err("the lock must have no fencing token");
-    assert_eq!(refused, quorate::DowngradeError::NeedsFencing);
+    assert_eq!(refusal, quorate::DowngradeError::NeedsFencing);
 }

@@ -189,10 +189,10 @@ async fn client_recovers_when_its_password_is_corrected_on_the_server() {
     let redlock = settings(urls).node_timeout(secs(2)).build().expect("good");
     let fault = fault_at(&redlock, 2).await;
     assert!(matches!(fault, Fault::Denied(_)), "{fault:?}");
-    let mut control = protected_server
+    let mut control_connection = protected_server
         .connect(PATIENCE)
         .expect("the login must succeed, because the password is right");
-    control
+    control_connection
         .command(&["CONFIG", "SET", "requirepass", "old-secret"])
         .expect("the server must answer the command");
     wait_until_granted(&redlock, 2).await;
@@ -200,12 +200,12 @@ async fn client_recovers_when_its_password_is_corrected_on_the_server() {
 
 /// Sends a slow command to the server, on a separate thread and connection.
 fn send_on_thread(server: &Server, command: &'static [&'static str]) -> thread::JoinHandle<()> {
-    let mut control = server
+    let mut control_connection = server
         .connect(secs(60))
         .expect("the server must accept the connection");
     thread::spawn(move || {
         // Ignore the reply: it is an error if the test stops the script with `SCRIPT KILL`.
-        let _ = control.command(command);
+        let _ = control_connection.command(command);
     })
 }
 
@@ -241,8 +241,8 @@ async fn only_the_master_that_is_loading_its_data_is_reported_as_faulty() {
         ("loading-process-events-interval-bytes", "1024"),
         ("key-load-delay", "200"),
     ] {
-        let set = ask_server(&masters[0], &["CONFIG", "SET", name, value]);
-        assert!(set.is_ok(), "{name}: {set:?}");
+        let set_reply = ask_server(&masters[0], &["CONFIG", "SET", name, value]);
+        assert!(set_reply.is_ok(), "{name}: {set_reply:?}");
     }
     ask_server(&masters[0], &["DEBUG", "POPULATE", "8000", "filler", "100"]);
     let reload_thread = send_on_thread(&masters[0], &["DEBUG", "RELOAD"]);
@@ -287,7 +287,7 @@ async fn only_the_master_that_cannot_save_its_data_is_reported_as_faulty() {
     wait_until_granted(&redlock, 0).await;
 }
 
-const ENDLESS: &[&str] = &["EVAL", "while true do end", "0"];
+const ENDLESS_SCRIPT: &[&str] = &["EVAL", "while true do end", "0"];
 
 #[tokio::test]
 async fn only_the_master_that_is_busy_with_a_script_is_reported_as_faulty() {
@@ -295,7 +295,7 @@ async fn only_the_master_that_is_busy_with_a_script_is_reported_as_faulty() {
     let redlock = patient_builder(&masters).build().expect("good settings");
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
     ask_server(&masters[0], &["CONFIG", "SET", "lua-time-limit", "20"]);
-    let script_thread = send_on_thread(&masters[0], ENDLESS);
+    let script_thread = send_on_thread(&masters[0], ENDLESS_SCRIPT);
     wait_for_fault(&redlock, &Fault::Busy).await;
     ask_server(&masters[0], &["SCRIPT", "KILL"]);
     script_thread.join().expect("no panic");
@@ -313,7 +313,7 @@ async fn release_that_a_busy_master_refuses_is_delivered_when_the_master_is_free
     })
     .await;
     ask_server(&masters[0], &["CONFIG", "SET", "lua-time-limit", "20"]);
-    let script_thread = send_on_thread(&masters[0], ENDLESS);
+    let script_thread = send_on_thread(&masters[0], ENDLESS_SCRIPT);
     // Wait until the master reports that it is busy.
     wait_until_busy(&masters[0]).await;
     guard.release().await;
@@ -346,8 +346,8 @@ async fn lock_key_that_does_not_hold_a_string_is_never_deleted() {
         .expect("the name must be valid");
     redlock.flush().await;
     for master in masters.iter().take(2) {
-        let length = ask_server(master, &["LLEN", "job"]).int();
-        assert_eq!(length, Some(1));
+        let list_length = ask_server(master, &["LLEN", "job"]).int();
+        assert_eq!(list_length, Some(1));
     }
     assert!(!has_key(&masters[2], "job"));
 }
@@ -382,14 +382,14 @@ async fn user_without_pubsub_rights_can_lock() {
     assert_eq!(outcome_at(&redlock, 0).await, NodeOutcome::Yes);
     // Without wake-ups, a waiter notices the release only when its retry timer ends.
     let guard = take(&redlock, "job").await;
-    let second = tokio::spawn({
-        let other = patient_builder(&masters).build().expect("good settings");
-        async move { take(&other, "job").await.fencing_token() }
+    let second_task = tokio::spawn({
+        let other_client = patient_builder(&masters).build().expect("good settings");
+        async move { take(&other_client, "job").await.fencing_token() }
     });
     tokio::time::sleep(ms(100)).await;
     guard.release().await;
-    let second = tokio::time::timeout(PATIENCE, second).await;
-    second
+    let second_outcome = tokio::time::timeout(PATIENCE, second_task).await;
+    second_outcome
         .expect("the waiter without wake-ups must get the lock in time")
         .expect("no panic")
         .expect("a token");
@@ -430,25 +430,25 @@ async fn stopped_master_delays_the_calls_of_a_client_by_one_node_timeout_only() 
 
 /// The reply to `SCRIPT LOAD`, which is the SHA-1 hash of the script. The hash is the same for every script, because
 /// the simulated master runs none.
-const SHA: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
+const SHA_REPLY: &str = "$40\r\naaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n";
 
 /// The replies of a master to a handshake, in order: to `HELLO`, to three optional commands, to `INFO`, to the read of
 /// the generation marker, to `SCRIPT LOAD` for eight scripts, and to `CLIENT ID`.
-const GREETING: [&str; 15] = [
+const GREETING_REPLIES: [&str; 15] = [
     "%1\r\n+proto\r\n:3\r\n",
     "+OK\r\n",
     "+OK\r\n",
     "+OK\r\n",
     "$38\r\nrun_id:a\r\nuptime_in_seconds:99999999\r\n\r\n",
     "_\r\n",
-    SHA,
-    SHA,
-    SHA,
-    SHA,
-    SHA,
-    SHA,
-    SHA,
-    SHA,
+    SHA_REPLY,
+    SHA_REPLY,
+    SHA_REPLY,
+    SHA_REPLY,
+    SHA_REPLY,
+    SHA_REPLY,
+    SHA_REPLY,
+    SHA_REPLY,
     ":1\r\n",
 ];
 
@@ -469,11 +469,11 @@ fn slow_master() -> node::Dial {
                 last_byte = byte;
             }
             while pending_commands > 0 {
-                let is_greeting = handshakes < GREETING.len();
+                let is_greeting = handshakes < GREETING_REPLIES.len();
                 let batch_len = pending_commands.min(if is_greeting { 1 } else { 10 });
                 pending_commands -= batch_len;
                 let answer = if is_greeting {
-                    GREETING[handshakes].as_bytes().to_vec()
+                    GREETING_REPLIES[handshakes].as_bytes().to_vec()
                 } else {
                     tokio::time::sleep(ms(5)).await;
                     b"*5\r\n_\r\n:0\r\n_\r\n*0\r\n*0\r\n".repeat(batch_len)
@@ -582,8 +582,8 @@ async fn first_acquire_waits_for_a_slow_handshake_up_to_the_connect_timeout() {
     let slow_client = builder.build().expect("good settings");
     let guard = slow_client.try_acquire("job").await.expect("an answer");
     guard.acquired().expect("free").release().await;
-    let hasty_client = settings(urls()).connect_timeout(ms(40));
-    let hasty_client = hasty_client.build().expect("good settings");
+    let hasty_builder = settings(urls()).connect_timeout(ms(40));
+    let hasty_client = hasty_builder.build().expect("good settings");
     let error = hasty_client
         .try_acquire("job")
         .await
@@ -626,13 +626,13 @@ async fn server_that_is_configured_under_two_addresses_has_only_one_vote() {
     let redlock = build_result.expect("good settings");
     let guard = take(&redlock, "job").await;
     let addresses = [masters[0].addr(), proxy.addr()].map(|addr| addr.to_string());
-    let refused = |n: usize| match &guard.report()[n].outcome {
+    let refusal_of = |n: usize| match &guard.report()[n].outcome {
         NodeOutcome::Fault(Fault::SameServer(other)) => Some(other.to_string()),
         _ => None,
     };
     eventually("the client must refuse one of the two addresses", || {
-        (refused(0), refused(1)) == (None, Some(addresses[0].clone()))
-            || (refused(0), refused(1)) == (Some(addresses[1].clone()), None)
+        (refusal_of(0), refusal_of(1)) == (None, Some(addresses[0].clone()))
+            || (refusal_of(0), refusal_of(1)) == (Some(addresses[1].clone()), None)
     })
     .await;
     guard.release().await;
@@ -651,10 +651,10 @@ async fn password_never_appears_in_any_output() {
     let options = |_| ServerOptions::new().password(SECRET);
     let masters = Masters::start_with(3, options).expect("three masters");
     let builder = patient_builder(&masters).retry(quorate::Retry::default());
-    let mut texts = format!("{builder:?}");
+    let mut debug_texts = format!("{builder:?}");
     let mut append = |text: String| {
-        texts.push_str(&text);
-        texts.push('\n');
+        debug_texts.push_str(&text);
+        debug_texts.push('\n');
     };
     let redlock = builder.build().expect("good settings");
     append(format!("{redlock:?}"));
@@ -672,9 +672,9 @@ async fn password_never_appears_in_any_output() {
     let error = redlock.try_acquire("job").await.expect_err("no quorum");
     append(format!("{error} {error:?}"));
     // Test a wrong password: no message may contain it.
-    let wrong_client = masters[2].url().replace(SECRET, "s3cret-wrong");
-    let wrong_client = settings([wrong_client.clone()]).connect_timeout(PATIENCE);
-    let wrong_client = wrong_client.build().expect("good settings");
+    let wrong_url = masters[2].url().replace(SECRET, "s3cret-wrong");
+    let wrong_builder = settings([wrong_url.clone()]).connect_timeout(PATIENCE);
+    let wrong_client = wrong_builder.build().expect("good settings");
     let error = wrong_client.try_acquire("job").await.expect_err("denied");
     append(format!("{error} {error:?}"));
     assert!(matches!(
@@ -686,7 +686,7 @@ async fn password_never_appears_in_any_output() {
         listener.output().contains("connection lost"),
         "the trace must contain an event for the lost connection"
     );
-    assert!(!texts.contains("s3cret"), "{texts}");
+    assert!(!debug_texts.contains("s3cret"), "{debug_texts}");
 }
 
 #[tokio::test]
@@ -698,14 +698,14 @@ async fn drop_of_a_redlock_ends_its_tasks_and_connections() {
             .num_alive_tasks()
     };
     let count_before = task_count();
-    let first = patient_builder(&masters).build().expect("good settings");
-    let guard = take(&first, "job").await;
+    let first_client = patient_builder(&masters).build().expect("good settings");
+    let guard = take(&first_client, "job").await;
     eventually("connected", || {
         masters.iter().all(|m| count_connections(m) == 1)
     })
     .await;
     assert!(task_count() > count_before);
-    drop(first);
+    drop(first_client);
     eventually(
         "all masters must have the key, because the guard keeps the client alive",
         || count_masters_with(&masters, "job") == 3,
@@ -811,8 +811,8 @@ async fn delayed_acquire_on_an_abandoned_connection_is_never_executed() {
         wait_for_answer(&*node).await;
         let stranded = Harm::Strand.inject(&proxy);
         let mut replies = ReplyCollector::new();
-        let addresses: Vec<_> = (0..20).map(|n| format!("job {round} {n}")).collect();
-        let claims: Vec<_> = addresses
+        let resources: Vec<_> = (0..20).map(|n| format!("job {round} {n}")).collect();
+        let claims: Vec<_> = resources
             .iter()
             .map(|name| claim(name.as_bytes(), 1))
             .collect();

@@ -31,14 +31,14 @@ async fn masters_taken_from_redis_clients_keep_their_passwords() {
         .expect("the acquire must succeed, because the password is right");
     drop(guard);
     let client_without_password = client_over(&clients(""));
-    let refused = client_without_password
+    let refusal = client_without_password
         .lock("r")
         .wait(Wait::None)
         .acquire()
         .await;
     assert!(
-        matches!(refused, Err(AcquireError::NoQuorum(_))),
-        "{refused:?}"
+        matches!(refusal, Err(AcquireError::NoQuorum(_))),
+        "{refusal:?}"
     );
 }
 

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::repository::{FOREIGN, File, files, root};
+use crate::repository::{FOREIGN_FOLDERS, File, files, root};
 
 /// The file name extensions by which the tests recognize a reference to a file.
-const ENDINGS: [&str; 9] = [
+const FILE_ENDINGS: [&str; 9] = [
     ".rs", ".lua", ".md", ".toml", ".yml", ".yaml", ".json", ".svg", ".txt",
 ];
 
@@ -57,7 +57,7 @@ impl File {
 }
 
 /// The anchor that a Markdown renderer gives to a heading.
-fn anchor(heading: &str) -> String {
+fn anchor_of(heading: &str) -> String {
     let letters = heading.chars().filter_map(|letter| match letter {
         ' ' => Some('-'),
         '-' | '_' => Some(letter),
@@ -180,7 +180,7 @@ fn links_on_pages_lead_to_files_and_headings_that_exist() {
                     join_path(folder, path)
                 };
                 let has_heading = heading.is_empty()
-                    || pages.has_heading(&target, |text| anchor(text) == heading);
+                    || pages.has_heading(&target, |text| anchor_of(text) == heading);
                 let is_there = root().join(&target).exists() && has_heading;
                 checked.record(file, link, is_there);
             }
@@ -269,8 +269,8 @@ fn is_own_path(word: &str) -> bool {
     let Some((first, _)) = word.split_once('/') else {
         return false;
     };
-    let is_own = !first.starts_with('.') && !FOREIGN.contains(&first);
-    let ends = ENDINGS.iter().chain(&["/"]);
+    let is_own = !first.starts_with('.') && !FOREIGN_FOLDERS.contains(&first);
+    let ends = FILE_ENDINGS.iter().chain(&["/"]);
     let is_file = first == "scripts" || ends.into_iter().any(|end| word.ends_with(end));
     is_own && is_file && root().join(first).is_dir()
 }

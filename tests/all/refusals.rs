@@ -117,12 +117,12 @@ const PASSING_ERRORS: [&str; 9] = [
 #[tokio::test]
 async fn refusal_that_only_the_configuration_can_repair_ends_an_endless_wait() {
     for (error, remedy) in LASTING_ERRORS {
-        let words = format!("-{error}\r\n");
-        let greeting = Hostile::start(Script::Say(words.as_str().into())).expect("a server");
+        let error_line = format!("-{error}\r\n");
+        let greeting = Hostile::start(Script::Say(error_line.as_str().into())).expect("a server");
         assert_wait_ends_with(&waiter(&greeting.url()), error, remedy).await;
         // The server completes the handshake, and refuses the lock itself.
         if !error.contains("HELLO") {
-            let then = AfterHandshake::Say(words.as_str().into());
+            let then = AfterHandshake::Say(error_line.as_str().into());
             let later_server = Hostile::start(Script::Greet(then)).expect("a server");
             let details = error_of_wait(&waiter(&later_server.url()), error).await;
             assert!(details.contains(remedy), "{error}: {details}");
@@ -133,10 +133,10 @@ async fn refusal_that_only_the_configuration_can_repair_ends_an_endless_wait() {
 #[tokio::test]
 async fn refusal_that_time_can_repair_is_waited_for() {
     for error in PASSING_ERRORS {
-        let words = format!("-{error}\r\n");
-        let server = Hostile::start(Script::Say(words.as_str().into())).expect("a server");
-        let later_server = AfterHandshake::Say(words.as_str().into());
-        let later_server = Hostile::start(Script::Greet(later_server)).expect("a server");
+        let error_line = format!("-{error}\r\n");
+        let server = Hostile::start(Script::Say(error_line.as_str().into())).expect("a server");
+        let reaction = AfterHandshake::Say(error_line.as_str().into());
+        let later_server = Hostile::start(Script::Greet(reaction)).expect("a server");
         let (first_client, second_client) = (waiter(&server.url()), waiter(&later_server.url()));
         tokio::join!(
             assert_wait_goes_on(&first_client, error),
@@ -247,10 +247,10 @@ async fn server_that_closes_every_connection_at_once_is_waited_for() {
         counter.fetch_add(1, Ordering::Relaxed);
     });
     assert_wait_goes_on(&waiter(&url), "a load balancer without a server").await;
-    let count = accepted.load(Ordering::Relaxed);
+    let accepted_count = accepted.load(Ordering::Relaxed);
     assert!(
-        count > 2,
-        "the client must connect again, but connected only {count} times"
+        accepted_count > 2,
+        "the client must connect again, but connected only {accepted_count} times"
     );
 }
 
@@ -267,8 +267,11 @@ async fn server_with_too_many_clients_is_waited_for_after_a_connection_without_a
         }
     });
     assert_wait_goes_on(&waiter(&url), "too many clients").await;
-    let count = accepted.load(Ordering::Relaxed);
-    assert!(count > 2, "the client connected only {count} times");
+    let accepted_count = accepted.load(Ordering::Relaxed);
+    assert!(
+        accepted_count > 2,
+        "the client connected only {accepted_count} times"
+    );
 }
 
 #[tokio::test]
@@ -321,8 +324,8 @@ async fn command_that_the_server_does_not_have_is_named_unless_no_lock_needs_it(
         let url = &masters.urls()[0];
         if necessity == Necessity::Always {
             // PTTL is needed only while the lock is held.
-            let holder = waiter(url);
-            let _held = tokio::time::timeout(PATIENCE, holder.try_acquire("x")).await;
+            let holding_client = waiter(url);
+            let _held = tokio::time::timeout(PATIENCE, holding_client.try_acquire("x")).await;
             let details = error_of_wait(&waiter(url), command).await;
             let is_named = details.contains(command) || details.contains("RESP3");
             assert!(is_named, "{command}: {details}");
@@ -335,10 +338,10 @@ async fn command_that_the_server_does_not_have_is_named_unless_no_lock_needs_it(
             .expect("the lock must be free");
         // A client that waits gets the lock, even if it is not notified.
         let second_client = waiter(url);
-        let waiter = tokio::spawn(async move { second_client.acquire("x").await });
+        let waiting_task = tokio::spawn(async move { second_client.acquire("x").await });
         tokio::time::sleep(ms(100)).await;
         guard.release().await;
-        let result = tokio::time::timeout(PATIENCE, waiter).await;
+        let result = tokio::time::timeout(PATIENCE, waiting_task).await;
         let waiter_outcome =
             result.unwrap_or_else(|_| panic!("the wait without {command} must end"));
         waiter_outcome

@@ -45,10 +45,10 @@ impl Extensions {
 
     /// Returns true if a request to extend the lock on this resource has arrived at a master.
     fn has_request_for(&self, resource: &str) -> bool {
-        let is_resource = |has_request_for: &Vec<u8>| has_request_for == resource.as_bytes();
+        let is_resource = |other: &Vec<u8>| other == resource.as_bytes();
         self.requests()
             .iter()
-            .any(|requested_at| requested_at.resources.iter().any(is_resource))
+            .any(|request| request.resources.iter().any(is_resource))
     }
 }
 
@@ -126,9 +126,9 @@ async fn lock_acquired_after_all_earlier_locks_were_released_is_renewed() {
 fn locks_are_renewed_in_another_tokio_runtime_when_the_first_runtime_is_shut_down() {
     let masters = ObservedMasters::new();
     let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
-    let first_acquire_at = runtime();
-    let first_guard = first_acquire_at.block_on(masters.take("first", TTL));
-    drop(first_acquire_at);
+    let first_runtime = runtime();
+    let first_guard = first_runtime.block_on(masters.take("first", TTL));
+    drop(first_runtime);
     runtime().block_on(async {
         let _guard = masters.take("second", TTL).await;
         eventually("both locks must be renewed", || {
@@ -143,18 +143,18 @@ fn locks_are_renewed_in_another_tokio_runtime_when_the_first_runtime_is_shut_dow
 #[tokio::test]
 async fn dropping_the_guard_of_a_lost_lock_does_not_stop_other_renewals() {
     let masters = ObservedMasters::new();
-    let lost_guard = masters.take("first", ms(900)).await;
+    let first_guard = masters.take("first", ms(900)).await;
     masters
         .redlock
         .break_lock("first")
         .await
         .expect("the force-release must succeed");
-    let cause = tokio::time::timeout(PATIENCE, lost_guard.lost()).await;
-    assert_eq!(cause, Ok(LossCause::TakenAway));
+    let lost_result = tokio::time::timeout(PATIENCE, first_guard.lost()).await;
+    assert_eq!(lost_result, Ok(LossCause::TakenAway));
     // The second lock takes the place of the lost lock in the client's renewal schedule. Dropping the lost guard must
     // not stop the renewals of the second lock.
     let _guard = masters.take("second", TTL).await;
-    drop(lost_guard);
+    drop(first_guard);
     eventually("the lock must be renewed", || {
         masters.extensions.has_request_for("second")
     })
@@ -173,12 +173,15 @@ async fn renewal_computes_the_validity_from_its_send_time_not_its_reply_time() {
     let masters = ObservedMasters::new();
     let guard = masters.take("job", TTL).await;
     masters.set_extension_rule(slow);
-    let before = guard.valid_until();
-    eventually("the lock must be renewed", || guard.valid_until() > before).await;
+    let validity_before = guard.valid_until();
+    eventually("the lock must be renewed", || {
+        guard.valid_until() > validity_before
+    })
+    .await;
     let renewed = guard.valid_until();
-    let requested_at = masters.extensions.requests();
+    let requests = masters.extensions.requests();
     // The last extension sent one request to each of the three masters. Take the first of these requests.
-    let requested_at = requested_at[requested_at.len() - 3].arrived_at;
+    let requested_at = requests[requests.len() - 3].arrived_at;
     assert!(
         renewed <= expected_deadline(requested_at, TTL),
         "{renewed:?} {requested_at:?}"
@@ -188,8 +191,8 @@ async fn renewal_computes_the_validity_from_its_send_time_not_its_reply_time() {
 #[tokio::test]
 async fn extension_computes_the_validity_from_its_send_time_not_its_reply_time() {
     let masters = ObservedMasters::new();
-    let lease = masters.redlock.lock("job").renewal(false);
-    let guard = lease.acquire().await.expect("free");
+    let lock_request = masters.redlock.lock("job").renewal(false);
+    let guard = lock_request.acquire().await.expect("free");
     masters.set_extension_rule(slow);
     guard.extend(TTL * 2).await.expect("extended");
     let requested_at = masters.extensions.requests()[0].arrived_at;
@@ -229,14 +232,14 @@ async fn acquire_computes_the_validity_from_its_send_time_not_its_reply_time() {
 async fn loss_is_reported_as_soon_as_a_majority_has_refused_the_renewal() {
     let masters = ObservedMasters::new();
     let guard = masters.take("job", TTL).await;
-    let lost_guard = tokio::spawn(guard.lost());
+    let lost_task = tokio::spawn(guard.lost());
     masters.steal_lock(&[0, 1]);
     masters.set_extension_rule(|node| if node == 2 { Unanswered } else { Answered });
     eventually("the extension must have reached all masters", || {
         masters.extensions.requests().len() == 3
     })
     .await;
-    let outcome = tokio::time::timeout(PROMPTLY, lost_guard).await;
+    let outcome = tokio::time::timeout(PROMPTLY, lost_task).await;
     let cause = outcome
         .expect("the holder must be notified within 2 s, long before the lease ends")
         .expect("no panic");
@@ -250,14 +253,14 @@ async fn extension_reports_a_loss_as_soon_as_a_majority_has_refused_it() {
     let guard = masters.take("job", TTL).await;
     masters.steal_lock(&[1, 2]);
     masters.set_extension_rule(|node| if node == 0 { Unanswered } else { Answered });
-    let lost_guard = tokio::spawn(guard.lost());
+    let lost_future = tokio::spawn(guard.lost());
     let outcome = tokio::time::timeout(PROMPTLY, guard.extend(TTL)).await;
     let taken_away = Err(ExtendError::Lost(LossCause::TakenAway));
     assert_eq!(
         outcome.expect("the extension must fail within 2 s, long before the lease ends"),
         taken_away
     );
-    let outcome = tokio::time::timeout(PROMPTLY, lost_guard).await;
+    let outcome = tokio::time::timeout(PROMPTLY, lost_future).await;
     outcome
         .expect("the holder must be notified within 2 s, long before the lease ends")
         .expect("no panic");
@@ -292,8 +295,8 @@ async fn max_hold_shorter_than_the_ttl_limits_the_validity_of_a_new_lock() {
     let lock = masters.redlock.lock("job").max_hold(max_hold);
     let guard = lock.acquire().await.expect("free");
     assert!(guard.valid_until() <= Instant::now() + max_hold);
-    let lost_guard = tokio::time::timeout(PATIENCE, guard.lost()).await;
-    assert_eq!(lost_guard, Ok(LossCause::MaxHold));
+    let lost_result = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    assert_eq!(lost_result, Ok(LossCause::MaxHold));
     // When `max_hold` has passed, the client releases the lock, although the guard still exists. So the keys are
     // deleted before they expire.
     eventually("the lock keys must be gone", || {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Names of folders whose files are not sources of this project.
-pub(crate) const FOREIGN: [&str; 3] = ["target", ".git", "node_modules"];
+pub(crate) const FOREIGN_FOLDERS: [&str; 3] = ["target", ".git", "node_modules"];
 
 /// The root folder of the repository.
 pub(crate) fn root() -> &'static Path {
@@ -55,7 +55,9 @@ pub(crate) fn files() -> Vec<File> {
         for entry in std::fs::read_dir(folder).expect("a folder") {
             let path = entry.expect("an entry").path();
             let file_name = path.file_name().and_then(|file_name| file_name.to_str());
-            if path.is_dir() && !file_name.is_some_and(|file_name| FOREIGN.contains(&file_name)) {
+            if path.is_dir()
+                && !file_name.is_some_and(|file_name| FOREIGN_FOLDERS.contains(&file_name))
+            {
                 folders.push(path);
             } else if let Ok(text) = std::fs::read_to_string(&path) {
                 let path = path

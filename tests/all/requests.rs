@@ -58,24 +58,24 @@ fn warning_about_an_unused_blocking_lock_request_does_not_mention_await() {
 
 /// If this environment variable is set, the test only creates lock requests and drops them without awaiting them. The
 /// test sets the variable for its child process.
-const DROPS: &str = "DROPS_LOCK_REQUESTS_UNUSED";
+const DROP_VARIABLE: &str = "DROPS_LOCK_REQUESTS_UNUSED";
 
 #[test]
 fn unused_lock_request_is_reported_on_standard_error_without_a_tracing_subscriber() {
-    if std::env::var_os(DROPS).is_some() {
+    if std::env::var_os(DROP_VARIABLE).is_some() {
         let redlock = Redlock::in_memory(3);
         for name in ["first job", "second job"] {
             let _guard = redlock.lock(name);
         }
         return;
     }
-    let test =
+    let test_name =
         "requests::unused_lock_request_is_reported_on_standard_error_without_a_tracing_subscriber";
     let program = std::env::current_exe().expect("this program");
     let mut process = std::process::Command::new(program);
     process
-        .args([test, "--exact", "--nocapture"])
-        .env(DROPS, "1");
+        .args([test_name, "--exact", "--nocapture"])
+        .env(DROP_VARIABLE, "1");
     let process_output = process.output().expect("the process starts");
     let output = String::from_utf8_lossy(&process_output.stderr);
     assert!(process_output.status.success(), "{output}");

@@ -81,10 +81,10 @@ fn redlock_serves_many_short_lived_runtimes_on_several_threads() {
 #[test]
 fn lock_is_renewed_after_the_runtime_that_acquired_it_was_shut_down() {
     static REDLOCK: LazyLock<Redlock> = LazyLock::new(|| Redlock::in_memory(3));
-    let first = runtime();
-    let guard = first.block_on(async { REDLOCK.lock("job").ttl(secs(1)).await });
+    let first_runtime = runtime();
+    let guard = first_runtime.block_on(async { REDLOCK.lock("job").ttl(secs(1)).await });
     let guard = guard.expect("free");
-    drop(first);
+    drop(first_runtime);
     thread::sleep(ms(1_500));
     assert!(guard.is_valid());
 }
@@ -193,12 +193,14 @@ fn lock_kept_in_a_store_is_released_after_the_tokio_runtime_shut_down() {
             .expect("good settings")
     };
     let (first_client, second_client) = (redlock(), redlock());
-    let first = runtime();
-    let guard = first.block_on(first_client.acquire("job")).expect("free");
+    let first_runtime = runtime();
+    let guard = first_runtime
+        .block_on(first_client.acquire("job"))
+        .expect("free");
     drop(guard);
-    drop(first);
-    let second = runtime().block_on(second_client.acquire("job"));
-    assert!(second.is_ok(), "{second:?}");
+    drop(first_runtime);
+    let second_guard = runtime().block_on(second_client.acquire("job"));
+    assert!(second_guard.is_ok(), "{second_guard:?}");
 }
 
 /// A current-thread runtime executes tasks only during `block_on`. The library has started tasks for its connections
@@ -218,8 +220,8 @@ fn redlock_works_while_its_tokio_runtime_executes_no_tasks() {
                 let lock = redlock.lock("job").ttl(secs(4)).acquire();
                 let guard = idle_runtime.block_on(lock).expect("free");
                 for name in ["a", "b"] {
-                    let second_attempt = runtime().block_on(redlock.acquire(name));
-                    drop(second_attempt.expect("free"));
+                    let acquire_result = runtime().block_on(redlock.acquire(name));
+                    drop(acquire_result.expect("free"));
                 }
                 drop(block_on(redlock.acquire("c")).expect("free"));
                 thread::sleep(secs(5));

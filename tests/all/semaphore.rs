@@ -43,9 +43,9 @@ async fn semaphore_grants_exactly_its_number_of_permits_in_separate_slots() {
         matches!(extra_attempt, Ok(TryAcquire::Held(_))),
         "{extra_attempt:?}"
     );
-    let released_at = permits.pop().expect("three");
-    let slot = released_at.slot();
-    released_at.release().await;
+    let released_permit = permits.pop().expect("three");
+    let slot = released_permit.slot();
+    released_permit.release().await;
     let outcome = clients[1].semaphore("api", 3).try_acquire().await;
     let second_attempt = outcome
         .expect("an answer")
@@ -204,9 +204,9 @@ async fn process_does_not_request_a_slot_that_it_already_holds() {
 #[tokio::test]
 async fn released_permit_goes_to_a_waiter_that_requested_another_slot() {
     let masters = masters(3);
-    let builder = || settings(masters.urls()).ttl(secs(30)).heartbeat(secs(30));
-    let [holder, waiter] =
-        [builder(), builder()].map(|builder| builder.build().expect("good settings"));
+    let long_lived_builder = || settings(masters.urls()).ttl(secs(30)).heartbeat(secs(30));
+    let [holder, waiter] = [long_lived_builder(), long_lived_builder()]
+        .map(|builder| builder.build().expect("good settings"));
     // The waiter requests a random slot first, which may be the slot that the holder releases. So test this four times.
     for _ in 0..4 {
         let mut permits = Vec::new();
@@ -215,8 +215,8 @@ async fn released_permit_goes_to_a_waiter_that_requested_another_slot() {
         }
         let waiter = waiter.clone();
         let waiting_client = tokio::spawn(async move {
-            let permit = waiter.semaphore("api", 4).wait(Wait::For(secs(25)));
-            permit
+            let permit_request = waiter.semaphore("api", 4).wait(Wait::For(secs(25)));
+            permit_request
                 .acquire()
                 .await
                 .expect("the permit that is free must be acquired")

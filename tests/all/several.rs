@@ -99,8 +99,8 @@ async fn lock_on_an_invalid_list_of_resources_is_refused_before_anything_is_sent
         .expect_err("17");
     assert_eq!(invalid_resources(error), InvalidResource::TooMany(17));
     let error = redlock.lock_all(["a", "b", "a"]).acquire().await;
-    let why = invalid_resources(error.expect_err("twice"));
-    assert_eq!(why, InvalidResource::Twice("a".into()));
+    let refusal_text = invalid_resources(error.expect_err("twice"));
+    assert_eq!(refusal_text, InvalidResource::Twice("a".into()));
     let no_names: [&str; 0] = [];
     let error = redlock
         .lock_all(no_names)
@@ -125,8 +125,8 @@ async fn lock_on_a_list_of_one_resource_stores_an_ordinary_lock_key() {
     let masters = masters(1);
     let redlock = redlock(&masters);
     let guard = redlock.lock_all(["a"]).acquire().await.expect("free");
-    let first = masters.iter().next().expect("one");
-    let value = ask_server(first, &["GET", "a"]);
+    let first_master = masters.iter().next().expect("one");
+    let value = ask_server(first_master, &["GET", "a"]);
     assert_eq!(value.text().as_deref(), Some(&*guard.token().to_string()));
 }
 

@@ -22,23 +22,23 @@ async fn waiter_that_left_the_queue_temporarily_gets_its_old_place_back() {
         let settings = settings.wait(Wait::For(wait));
         settings.build().expect("good settings")
     };
-    let order: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let acquire_order: Arc<Mutex<Vec<&str>>> = Arc::default();
     let start_waiter = |name: &'static str, wait| {
-        let (client_with_wait, order) = (client_with_wait(wait), order.clone());
+        let (client_with_wait, acquire_order) = (client_with_wait(wait), acquire_order.clone());
         tokio::spawn(async move {
             if let Ok(guard) = client_with_wait.acquire("x").await {
-                order.lock().expect("no panic").push(name);
+                acquire_order.lock().expect("no panic").push(name);
                 guard.release().await;
             }
         })
     };
-    let status = client_with_wait(secs(1));
+    let observer = client_with_wait(secs(1));
     let wait_until_queued = |expected: usize| {
-        let status = &status;
+        let observer = &observer;
         async move {
             let started_at = Instant::now();
             loop {
-                let status = status.status("x").await.expect("the name must be valid");
+                let status = observer.status("x").await.expect("the name must be valid");
                 let is_expected = |queue: usize| queue == expected;
                 let mut states = status.nodes.iter().map(|node| node.state.as_ref());
                 if states.all(|state| state.is_ok_and(|state| is_expected(state.queue.len()))) {
@@ -46,18 +46,18 @@ async fn waiter_that_left_the_queue_temporarily_gets_its_old_place_back() {
                 }
                 assert!(
                     started_at.elapsed() < PATIENCE,
-                    "timed out: {expected} waiters must be in the queue: {status:?}"
+                    "timed out: {expected} waiters must be in the queue: {observer:?}"
                 );
                 tokio::time::sleep(ms(5)).await;
             }
         }
     };
     // The waiter `first` stops waiting after 2 s. Then `old_waiter` is alone in the queue.
-    let first = start_waiter("first", secs(2));
+    let first_waiter = start_waiter("first", secs(2));
     wait_until_queued(1).await;
     let old_waiter = start_waiter("old", secs(60));
     wait_until_queued(2).await;
-    first.await.expect("no panic");
+    first_waiter.await.expect("no panic");
     wait_until_queued(1).await;
     // Two of the three masters answer acquires with a fault. At its next heartbeat, the waiter `old_waiter` gets these answers
     // and leaves the queue.
@@ -78,7 +78,7 @@ async fn waiter_that_left_the_queue_temporarily_gets_its_old_place_back() {
     }
     old_waiter.await.expect("no panic");
     young_waiter.await.expect("no panic");
-    assert_eq!(*order.lock().expect("no panic"), ["old", "young"]);
+    assert_eq!(*acquire_order.lock().expect("no panic"), ["old", "young"]);
 }
 
 /// A master that receives a request late if `must_wait` returns true for this request. The order of such requests stays the
@@ -135,7 +135,7 @@ impl Node for DelaysRequests {
 #[tokio::test]
 async fn waiter_stays_queued_if_one_of_two_masters_refuses_before_the_other_answers() {
     let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
-    let client = |second: Arc<dyn Node>| {
+    let client_with_second = |second: Arc<dyn Node>| {
         let nodes: Vec<Arc<dyn Node>> = vec![Arc::new(masters[0].clone()), second];
         let settings = Redlock::builder().nodes(nodes).ttl(secs(30));
         settings
@@ -143,30 +143,33 @@ async fn waiter_stays_queued_if_one_of_two_masters_refuses_before_the_other_answ
             .build()
             .expect("good settings")
     };
-    let direct = || client(Arc::new(masters[1].clone()));
+    let direct = || client_with_second(Arc::new(masters[1].clone()));
     let late_client = DelaysRequests::new(&masters[1], ms(5), |_| true);
-    let (holder, late_client, next) = (direct(), client(late_client), direct());
-    let order = Arc::new(Mutex::new(Vec::new()));
-    let must_wait = |name: &'static str, client_with_wait: Redlock| {
-        let order = order.clone();
+    let (holder, late_client, next) = (direct(), client_with_second(late_client), direct());
+    let acquire_order = Arc::new(Mutex::new(Vec::new()));
+    let start_waiter = |name: &'static str, client_with_wait: Redlock| {
+        let acquire_order = acquire_order.clone();
         tokio::spawn(async move {
             let guard = client_with_wait
                 .acquire("job")
                 .await
                 .expect("the waiter must get the lock");
-            order.lock().expect("no panic").push(name);
+            acquire_order.lock().expect("no panic").push(name);
             guard.release().await;
         })
     };
     let guard = holder.acquire("job").await.expect("free");
-    let first = must_wait("first", late_client);
+    let first_waiter = start_waiter("first", late_client);
     tokio::time::sleep(ms(500)).await;
-    let second = must_wait("second", next);
+    let second_waiter = start_waiter("second", next);
     tokio::time::sleep(ms(500)).await;
     guard.release().await;
-    first.await.expect("no panic");
-    second.await.expect("no panic");
-    assert_eq!(*order.lock().expect("no panic"), ["first", "second"]);
+    first_waiter.await.expect("no panic");
+    second_waiter.await.expect("no panic");
+    assert_eq!(
+        *acquire_order.lock().expect("no panic"),
+        ["first", "second"]
+    );
 }
 
 /// The first of two masters refuses an acquire, so the attempt fails, and the client releases its lock on the second
@@ -176,16 +179,16 @@ async fn waiter_stays_queued_if_one_of_two_masters_refuses_before_the_other_answ
 async fn late_grant_of_a_failed_attempt_is_released() {
     for is_dropped in [false, true] {
         let masters = [MemoryNode::new("n1"), MemoryNode::new("n2")];
-        let client = |nodes: Vec<Arc<dyn Node>>| {
+        let client_of = |nodes: Vec<Arc<dyn Node>>| {
             let settings = Redlock::builder().nodes(nodes).ttl(secs(30));
             settings.build().expect("good settings")
         };
-        let first = client(vec![Arc::new(masters[0].clone())]);
-        let _held = first.acquire("job").await.expect("free");
+        let first_client = client_of(vec![Arc::new(masters[0].clone())]);
+        let _held = first_client.acquire("job").await.expect("free");
         // The second master receives an acquire only after the release of the same attempt.
         let is_acquire = |request: &Request| matches!(request, Request::Acquire { .. });
         let late_node: Arc<dyn Node> = DelaysRequests::new(&masters[1], ms(20), is_acquire);
-        let joint_client = client(vec![Arc::new(masters[0].clone()), late_node]);
+        let joint_client = client_of(vec![Arc::new(masters[0].clone()), late_node]);
         let attempt = tokio::time::timeout(ms(5), joint_client.try_acquire("job"));
         if is_dropped {
             assert!(
@@ -196,8 +199,11 @@ async fn late_grant_of_a_failed_attempt_is_released() {
             drop(joint_client.try_acquire("job").await);
         }
         tokio::time::sleep(ms(100)).await;
-        let second = client(vec![Arc::new(masters[1].clone())]);
-        let status = second.status("job").await.expect("the name must be valid");
+        let second_client = client_of(vec![Arc::new(masters[1].clone())]);
+        let status = second_client
+            .status("job")
+            .await
+            .expect("the name must be valid");
         assert_eq!(
             status.verdict(),
             StatusVerdict::Free,

@@ -46,8 +46,8 @@ async fn lock_kept_in_stores_is_exclusive_until_its_release() {
             for redlock in [&first_client, &second_client] {
                 let guard = redlock.acquire("nightly").await.expect("free");
                 last_token = larger_token(guard.fencing_token(), last_token);
-                let refused = first_client.try_acquire("nightly").await;
-                assert!(refused.expect("no fault").acquired().is_none());
+                let refused_acquire = first_client.try_acquire("nightly").await;
+                assert!(refused_acquire.expect("no fault").acquired().is_none());
                 guard.release().await;
             }
         }
@@ -221,19 +221,23 @@ async fn store_whose_address_leads_to_another_server_has_no_vote_until_max_ttl_h
     guard.release().await;
     counts.has_moved.store(true, Ordering::Relaxed);
     counts.ends_session.store(true, Ordering::Relaxed);
-    let has_moved = std::time::Instant::now();
+    let started_at = std::time::Instant::now();
     loop {
         let outcome = redlock.acquire("nightly").await;
         let error = outcome.expect_err("the vote of another server must not count");
         if error.details().contains("restart guard") {
             break;
         }
-        assert!(has_moved.elapsed() < secs(20), "{}", error.details());
+        assert!(started_at.elapsed() < secs(20), "{}", error.details());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let lock = redlock.lock("nightly").wait(Wait::For(secs(20)));
     let guard = lock.acquire().await.expect("the votes must count again");
-    assert!(has_moved.elapsed() >= secs(3), "{:?}", has_moved.elapsed());
+    assert!(
+        started_at.elapsed() >= secs(3),
+        "{:?}",
+        started_at.elapsed()
+    );
     guard.release().await;
 }
 
@@ -318,7 +322,7 @@ async fn each_waiter_at_a_store_holds_a_named_wait_lock_until_it_releases_the_lo
     assert_eq!(waiting_processes(false), waiting_processes(true));
     let sent_wakes = counts.sent_wakes.lock().expect("no panic");
     assert!(
-        sent_wakes.iter().all(|sent_wakes| sent_wakes.len() == 1),
+        sent_wakes.iter().all(|wakes| wakes.len() == 1),
         "{sent_wakes:?}"
     );
 }
@@ -362,10 +366,10 @@ async fn waiters_poll_if_fewer_than_a_majority_of_masters_can_wake_them() {
 async fn masters_of_different_kinds_can_serve_one_lock_together() {
     let memory = MemoryNode::new("memory");
     let tables = tables(true);
-    let client = |process: RedlockBuilder| process.node(memory.clone()).build();
+    let client_with = |process: RedlockBuilder| process.node(memory.clone()).build();
     let (first_client, second_client) = (
-        client(builder_over(&tables[..2])),
-        client(builder_over(&tables[..2])),
+        client_with(builder_over(&tables[..2])),
+        client_with(builder_over(&tables[..2])),
     );
     let (first_client, second_client) = (first_client.expect("good"), second_client.expect("good"));
     let readers = [
@@ -441,14 +445,14 @@ async fn quota_over_stores_hands_out_no_more_units_than_it_has() {
         for _ in 0..4 {
             let redlock = builder_over(&tables).build().expect("good settings");
             takers.spawn(async move {
-                let mut acquire_token = 0;
+                let mut last_token = 0;
                 while let Ok(take) = redlock.quota("prizes").take(1).await {
                     match take {
-                        Take::Taken { .. } => acquire_token += 1,
+                        Take::Taken { .. } => last_token += 1,
                         Take::SoldOut { .. } => break,
                     }
                 }
-                acquire_token
+                last_token
             });
         }
         assert_eq!(takers.join_all().await.into_iter().sum::<u32>(), 10);
@@ -531,12 +535,12 @@ async fn tokens_of_a_store_that_reports_dates_do_not_depend_on_client_clocks() {
         .await
         .expect("the creation of the once record must succeed, because all masters can be reached");
     let outcome = nightly.at_most_once(async |_| ()).await;
-    let refused = matches!(
+    let is_refused = matches!(
         outcome,
         Err(ValueError::Ahead {
             recorded: false,
             ..
         })
     );
-    assert!(refused, "{outcome:?}");
+    assert!(is_refused, "{outcome:?}");
 }

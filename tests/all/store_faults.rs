@@ -138,7 +138,7 @@ impl TestSession {
     ) -> Result<Clocked<T>, Fault> {
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let clock = since_epoch.expect("a clock").as_micros() as u64;
-        let what = {
+        let load_result = {
             let mut state = self.0.state();
             if state.run != self.1 {
                 return Err(Fault::Disconnected("it has restarted".into()));
@@ -150,7 +150,10 @@ impl TestSession {
             tokio::time::sleep(Duration::from_millis(delay_ms)).await;
         }
         let clock = self.0.has_clock.then_some(clock);
-        Ok(Clocked { what, clock })
+        Ok(Clocked {
+            what: load_result,
+            clock,
+        })
     }
 }
 
@@ -431,8 +434,8 @@ async fn restart_guard_set_to_after_first_contact_rejects_only_a_restarted_store
     store.state().is_young = true;
     let guard = RestartGuard::AfterFirstContact;
     let redlock = store.redlock().restart_guard(guard).build().expect("good");
-    let quarantine_left = async || redlock.inspect().await[0].quarantined;
-    assert_eq!(quarantine_left().await, None);
+    let quarantine_of_first = async || redlock.inspect().await[0].quarantined;
+    assert_eq!(quarantine_of_first().await, None);
     let outcome = redlock.try_acquire("nightly").await;
     let first = outcome.expect("first contact").acquired().expect("free");
     first.release().await;
@@ -448,7 +451,7 @@ async fn restart_guard_set_to_after_first_contact_rejects_only_a_restarted_store
         assert!(started_at.elapsed() < secs(2), "{error_text}");
         tokio::time::sleep(ms(5)).await;
     }
-    let remaining = quarantine_left()
+    let remaining = quarantine_of_first()
         .await
         .expect("the restart guard must apply after a restart");
     assert!(remaining > secs(1) && remaining <= secs(4), "{remaining:?}");
@@ -462,22 +465,22 @@ async fn inspection_of_a_store_reports_its_settings_and_faults() {
         let builder = store.redlock().node(StoreNode::new(second_store.clone()));
         builder.restart_guard(guard).build().expect("good")
     };
-    let inspection = client_with_guard(RestartGuard::On).inspect().await;
-    for first_client in &inspection {
+    let inspections = client_with_guard(RestartGuard::On).inspect().await;
+    for inspection in &inspections {
         assert!(
-            first_client.records && first_client.timeout == Some(secs(1)),
-            "{first_client:?}"
+            inspection.records && inspection.timeout == Some(secs(1)),
+            "{inspection:?}"
         );
         assert_eq!(
-            first_client.quarantined, None,
+            inspection.quarantined, None,
             "a server that has been up for an hour must vote"
         );
     }
-    let duplicate_faults = inspection
+    let duplicate_faults = inspections
         .iter()
-        .filter_map(|first_client| first_client.fault.clone());
+        .filter_map(|inspection| inspection.fault.clone());
     let duplicate_faults: Vec<_> = duplicate_faults.map(|fault| fault.kind()).collect();
-    assert_eq!(duplicate_faults, ["same_server"], "{inspection:?}");
+    assert_eq!(duplicate_faults, ["same_server"], "{inspections:?}");
     store.state().is_young = true;
     let quarantine_left = async |guard| client_with_guard(guard).inspect().await[0].quarantined;
     let remaining = quarantine_left(RestartGuard::On)

@@ -76,9 +76,9 @@ impl Runtime for SimulatedRuntime {
 const HOUR: Duration = secs(3600);
 
 async fn records(table: &Table) -> Vec<String> {
-    let records = table.clone().page(0, 10_000).await.expect("in memory").what;
+    let record_page = table.clone().page(0, 10_000).await.expect("in memory").what;
     let escaped = |name: &[u8]| name.escape_ascii().to_string();
-    records.iter().map(|(name, _)| escaped(name)).collect()
+    record_page.iter().map(|(name, _)| escaped(name)).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,17 +154,17 @@ async fn store_announces_a_new_leader_to_an_observer_that_waited_for_minutes() {
     let redlock = || {
         let builder = Redlock::builder().ttl(secs(1200)).max_ttl(secs(1200));
         let builder = builder.runtime(runtime.clone());
-        let node = StoreNode::new(table.clone());
-        builder.node(node).build().expect("good")
+        let store_node = StoreNode::new(table.clone());
+        builder.node(store_node).build().expect("good")
     };
     let (observer, candidate) = (redlock(), redlock());
-    let mut observation = observer
+    let mut election_observer = observer
         .election("boss")
         .observe()
         .expect("the name must be valid");
-    assert_eq!(observation.next().await, None);
-    let observation =
-        tokio::spawn(async move { observation.next().await.map(|leader| leader.term) });
+    assert_eq!(election_observer.next().await, None);
+    let observer_task =
+        tokio::spawn(async move { election_observer.next().await.map(|leader| leader.term) });
     // The store forgets an observer after a minute. The observer must register again in time, although it polls only
     // every 400 s.
     tokio::time::sleep(secs(150)).await;
@@ -173,7 +173,7 @@ async fn store_announces_a_new_leader_to_an_observer_that_waited_for_minutes() {
     let leadership =
         leadership.expect("the candidate must become the leader, because no other candidate leads");
     assert_eq!(
-        observation.await.expect("no panic"),
+        observer_task.await.expect("no panic"),
         Some(leadership.term())
     );
     assert!(started_at.elapsed() < secs(5), "{:?}", started_at.elapsed());
@@ -282,8 +282,8 @@ async fn pending_release_of_a_dropped_client_is_retried_for_one_second_only() {
         let redlock = || {
             let builder = Redlock::builder().ttl(secs(600)).max_ttl(secs(600));
             let builder = builder.runtime(runtime.clone());
-            let node = StoreNode::new(store.clone());
-            builder.node(node).build().expect("good")
+            let store_node = StoreNode::new(store.clone());
+            builder.node(store_node).build().expect("good")
         };
         let (first_client, other) = (redlock(), redlock());
         let guard = first_client.acquire("nightly").await.expect("free");
@@ -339,13 +339,13 @@ async fn fencing_counter_never_restarts_with_a_smaller_number_after_long_disuse(
             let builder = builder.node(StoreNode::new(table.clone()));
             builder.build().expect("good")
         };
-        let first = redlock(runtime.clone());
-        let guard = first.acquire("nightly").await.expect("free");
+        let first_client = redlock(runtime.clone());
+        let guard = first_client.acquire("nightly").await.expect("free");
         let token_before = guard
             .fencing_token()
             .expect("the lock must have a fencing token");
         guard.release().await;
-        let second_client = first.acquire("held").await.expect("free");
+        let second_client = first_client.acquire("held").await.expect("free");
         // The first client has seen the unused record unchanged for longer than a day, so it removes the record.
         tokio::time::sleep(27 * HOUR).await;
         let next_client = redlock(Arc::new(ClockBehind(runtime.clone(), 30 * HOUR)));
@@ -365,11 +365,11 @@ fn client(runtime: &Arc<SimulatedRuntime>, store: &UnreliableStore) -> Redlock {
 /// Acquires and releases the lock on this resource. Returns its fencing token.
 async fn acquire_token(redlock: &Redlock, resource: &str) -> u64 {
     let guard = redlock.acquire(resource).await.expect("free");
-    let number = guard
+    let token = guard
         .fencing_token()
         .expect("the lock must have a fencing token");
     guard.release().await;
-    number
+    token
 }
 
 /// The session `idle_client` last saw a store date that was 30 hours too early. Its next token must be based on the store's
@@ -407,14 +407,14 @@ async fn store_record_with_a_token_from_a_future_date_outlives_that_date() {
         date_offset_us: Arc::new(AtomicI64::new((48 * HOUR).as_micros() as i64)),
     };
     let redlock = || client(&runtime, &store);
-    let first = redlock();
-    let mut last_token = acquire_token(&first, "nightly").await;
-    acquire_token(&first, "idle").await;
+    let first_client = redlock();
+    let mut last_token = acquire_token(&first_client, "nightly").await;
+    acquire_token(&first_client, "idle").await;
     store.date_offset_us.store(0, Ordering::Relaxed);
     // A client learns the corrected date from the reply to a change that it makes.
-    acquire_token(&first, "other").await;
+    acquire_token(&first_client, "other").await;
     tokio::time::sleep(27 * HOUR).await;
-    for client in [first.clone(), redlock()] {
+    for client in [first_client.clone(), redlock()] {
         last_token = larger_token(Some(acquire_token(&client, "nightly").await), last_token);
     }
     tokio::time::sleep(40 * HOUR).await;

@@ -57,11 +57,11 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+fn collect_sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            sources(&path, into);
+            collect_sources(&path, into);
         } else if path.extension().is_some_and(|kind| kind == "rs")
             && !path.ends_with("tests.rs")
             && !path.ends_with("models.rs")
@@ -141,12 +141,12 @@ fn imported_module(
             module.pop();
             continue;
         }
-        let mut pending = module.clone();
-        pending.push(word);
-        if !modules.contains(&pending) {
+        let mut pending_modules = module.clone();
+        pending_modules.push(word);
+        if !modules.contains(&pending_modules) {
             break;
         }
-        module = pending;
+        module = pending_modules;
     }
     Some(module)
 }
@@ -156,7 +156,7 @@ fn imports_of(package: &str) -> Imports {
     let base = &root().join(package);
     let folders = FOLDERS_READ.contains(&package);
     let mut files = Vec::new();
-    sources(base, &mut files);
+    collect_sources(base, &mut files);
     let modules: BTreeSet<_> = files.iter().map(|file| module(file, base)).collect();
     let mut imports_of = Imports::new();
     for file in &files {
@@ -209,13 +209,13 @@ fn imports_of(package: &str) -> Imports {
 fn files_in_circles(imports: &Imports) -> Vec<&Vec<String>> {
     let is_in_circle = |start: &Vec<String>| {
         let mut visited = BTreeSet::new();
-        let mut pending: Vec<_> = imports[start].iter().collect();
-        while let Some(module) = pending.pop() {
+        let mut pending_modules: Vec<_> = imports[start].iter().collect();
+        while let Some(module) = pending_modules.pop() {
             if module == start {
                 return true;
             }
             if visited.insert(module) {
-                pending.extend(imports.get(module).into_iter().flatten());
+                pending_modules.extend(imports.get(module).into_iter().flatten());
             }
         }
         false
@@ -287,7 +287,7 @@ fn protocol_core_imports_only_itself() {
 }
 
 /// The source code of a file, without its tests and without comments.
-fn code(path: &Path) -> String {
+fn code_of(path: &Path) -> String {
     let text = std::fs::read_to_string(path).expect("a source");
     let code = text.split("\nmod tests {").next().unwrap_or_default();
     let lines = code
@@ -299,17 +299,17 @@ fn code(path: &Path) -> String {
 #[test]
 fn names_of_keys_are_defined_in_one_file() {
     let mut files = Vec::new();
-    sources(&root().join("src"), &mut files);
-    scripts(&root().join("src/scripts"), &mut files);
+    collect_sources(&root().join("src"), &mut files);
+    collect_scripts(&root().join("src/scripts"), &mut files);
     assert!(files.len() > 60, "{files:?}");
     let names_a_key = |text: &str| {
-        let after = text.split("quorate:").skip(1);
-        after.into_iter().any(|rest| {
+        let texts_after_prefix = text.split("quorate:").skip(1);
+        texts_after_prefix.into_iter().any(|rest| {
             let word: String = rest.chars().take_while(char::is_ascii_lowercase).collect();
             !word.is_empty() && rest[word.len()..].starts_with(':')
         })
     };
-    let naming_files = files.iter().filter(|path| names_a_key(&code(path)));
+    let naming_files = files.iter().filter(|path| names_a_key(&code_of(path)));
     let naming_files: Vec<_> = naming_files.filter_map(|path| path.file_name()).collect();
     assert_eq!(
         naming_files,
@@ -318,11 +318,11 @@ fn names_of_keys_are_defined_in_one_file() {
     );
 }
 
-fn scripts(folder: &Path, into: &mut Vec<PathBuf>) {
+fn collect_scripts(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            scripts(&path, into);
+            collect_scripts(&path, into);
         } else if path.extension().is_some_and(|kind| kind == "lua") {
             into.push(path);
         }
@@ -361,9 +361,9 @@ fn function_lengths(text: &str) -> Vec<(String, usize)> {
         let Some((indent_of_open, _, from)) = open_functions.last() else {
             continue;
         };
-        let body = text.lines().skip(*from).take(number - from + 1);
+        let function_lines = text.lines().skip(*from).take(number - from + 1);
         let is_declaration =
-            line.ends_with(';') && !body.into_iter().any(|line| line.ends_with('{'));
+            line.ends_with(';') && !function_lines.into_iter().any(|line| line.ends_with('{'));
         let is_end = line.trim() == "}" || line.ends_with("{}") || is_declaration;
         if *indent_of_open == indent
             && is_end
@@ -383,7 +383,7 @@ fn functions_have_at_most_seventy_lines() {
     assert_eq!(function_lengths(text), expected);
     for (package, max_count) in MAX_LONG_FUNCTIONS {
         let mut files = Vec::new();
-        sources(&root().join(package), &mut files);
+        collect_sources(&root().join(package), &mut files);
         let mut long_functions = Vec::new();
         let mut count = 0;
         for path in &files {
@@ -427,14 +427,14 @@ const KIND_FILES: [&str; 6] = [
 fn at_most_fifteen_lines_of_the_library_depend_on_the_lock_kind() {
     let base = root().join("src");
     let mut files = Vec::new();
-    sources(&base, &mut files);
+    collect_sources(&base, &mut files);
     let mut uses = Vec::new();
     for path in files {
         let name = path.strip_prefix(&base).expect("a file in src");
         if KIND_FILES.iter().any(|file| name == Path::new(file)) {
             continue;
         }
-        let code = code(&path);
+        let code = code_of(&path);
         let lines = code.lines().filter(|line| !line.contains("fn "));
         // A line depends on the kind of a lock if it calls one of these methods.
         let kind_methods = [".shape()", ".group()", ".permit()", ".class()"];
@@ -467,11 +467,11 @@ const FOLDER_WITH_SAME_NAMES: &str = "src/blocking";
 /// files.
 fn types_declared_twice(package: &str) -> BTreeMap<String, Vec<String>> {
     let mut files = Vec::new();
-    sources(&root().join(package), &mut files);
+    collect_sources(&root().join(package), &mut files);
     files.retain(|path| !path.starts_with(root().join(FOLDER_WITH_SAME_NAMES)));
     let mut paths_by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for path in &files {
-        for line in code(path).lines() {
+        for line in code_of(path).lines() {
             let mut words = line.split_whitespace();
             let is_shared = matches!(words.next(), Some("pub" | "pub(crate)"));
             let is_type = matches!(words.next(), Some("struct" | "enum" | "trait" | "type"));
@@ -568,8 +568,11 @@ fn glossary_has_at_most_fifteen_words() {
         "{words:?} and {italic_terms}"
     );
     let mut files = Vec::new();
-    sources(&root().join("src"), &mut files);
-    let codes: Vec<String> = files.iter().map(|path| code(path).to_lowercase()).collect();
+    collect_sources(&root().join("src"), &mut files);
+    let codes: Vec<String> = files
+        .iter()
+        .map(|path| code_of(path).to_lowercase())
+        .collect();
     for word in &words {
         let identifier = word.to_lowercase().replace(['-', ' '], "_");
         assert!(
@@ -581,7 +584,7 @@ fn glossary_has_at_most_fifteen_words() {
     let banned_words = [
         "Ear", "Letter", "Seat", "Wheel", "Board", "Gather", "Heir", "Said", "Told", "Far",
     ];
-    for (path, code) in files.iter().zip(files.iter().map(|path| code(path))) {
+    for (path, code) in files.iter().zip(files.iter().map(|path| code_of(path))) {
         let mut words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
         let banned_word = words.find(|word| banned_words.contains(word));
         assert!(banned_word.is_none(), "{}: {banned_word:?}", path.display());

@@ -4,7 +4,7 @@
 use crate::repository::{files, root};
 
 /// The attribute of a test that only `scripts/test --all` runs.
-const NIGHTLY: &str = concat!("#[ignore = ", "\"nightly\"]");
+const NIGHTLY_ATTRIBUTE: &str = concat!("#[ignore = ", "\"nightly\"]");
 
 fn read_text(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -22,8 +22,8 @@ fn without_comments(name: &str) -> String {
 /// The three cells of a table row in CONTRIBUTING.md: `scripts/test`, `.ci/run` and `scripts/test --all`.
 fn table_row(name: &str) -> [String; 3] {
     let page = read_text("CONTRIBUTING.md");
-    let start = format!("| {name} |");
-    let table_row = page.lines().find_map(|line| line.strip_prefix(&start));
+    let row_start = format!("| {name} |");
+    let table_row = page.lines().find_map(|line| line.strip_prefix(&row_start));
     let table_row = table_row.unwrap_or_else(|| panic!("CONTRIBUTING.md has no table row {name}"));
     let cells: Vec<String> = table_row
         .split('|')
@@ -162,17 +162,17 @@ fn filters_of_the_test_runner_name_only_modules_that_exist() {
         .lines()
         .filter_map(|line| line.strip_prefix("filter = "))
         .collect();
-    let mut modules = 0;
+    let mut module_count = 0;
     for filter in filters {
         for module in modules_in_filter(filter) {
             let file = format!("{}/{module}.rs", test_folder(filter));
             assert!(root().join(&file).exists(), "{filter}: no {file}");
-            modules += 1;
+            module_count += 1;
         }
     }
     assert!(
-        modules > 4,
-        "the filters in .config/nextest.toml must name at least 5 modules, but name {modules}"
+        module_count > 4,
+        "the filters in .config/nextest.toml must name at least 5 modules, but name {module_count}"
     );
 }
 
@@ -180,8 +180,7 @@ fn filters_of_the_test_runner_name_only_modules_that_exist() {
 fn chaos_test_group_contains_exactly_the_modules_that_start_chaos_runs() {
     let config = without_comments(".config/nextest.toml");
     let text_before = config.split("test-group = 'chaos'").next();
-    let filter = text_before
-        .and_then(|text_before| text_before.lines().rfind(|line| line.starts_with("filter")));
+    let filter = text_before.and_then(|text| text.lines().rfind(|line| line.starts_with("filter")));
     let mut modules = modules_in_filter(filter.expect("a filter"));
     modules.sort();
     let folder = root().join("chaos/tests/all");
@@ -203,8 +202,8 @@ fn chaos_test_group_contains_exactly_the_modules_that_start_chaos_runs() {
 fn table_of_test_tiers_shows_the_seeds_of_each_tier() {
     let code = read_text("simulation/tests/all/support/mod.rs");
     for (constant, name) in SEEDS {
-        let start = format!("pub(crate) const {constant}: Seeds = Seeds::new(");
-        let line = code.lines().find_map(|line| line.strip_prefix(&start));
+        let row_start = format!("pub(crate) const {constant}: Seeds = Seeds::new(");
+        let line = code.lines().find_map(|line| line.strip_prefix(&row_start));
         let seeds = parse_numbers(line.unwrap_or_else(|| panic!("no {constant}")));
         assert_row_shows(name, seeds[0], seeds[1]);
     }
@@ -222,8 +221,8 @@ fn table_of_test_tiers_shows_the_random_sequences_of_each_tier() {
         2 * counts[0],
         2 * counts[1],
     );
-    let test = without_comments("scripts/test");
-    assert!(test.contains("export QUORATE_SEQUENCES=all"));
+    let test_script = without_comments("scripts/test");
+    assert!(test_script.contains("export QUORATE_SEQUENCES=all"));
 }
 
 #[test]
@@ -237,10 +236,8 @@ fn table_of_test_tiers_shows_the_seeded_bugs_of_each_tier() {
     let bounds = files.map(|file| {
         let code = read_text(&format!("simulation/tests/all/{file}.rs"));
         let rows = code.lines().map(str::trim);
-        let rows =
-            rows.filter(|table_row| table_row.starts_with("(Flaw::") && table_row.ends_with("),"));
-        rows.map(|table_row| parse_numbers(table_row)[0])
-            .collect::<Vec<_>>()
+        let rows = rows.filter(|row| row.starts_with("(Flaw::") && row.ends_with("),"));
+        rows.map(|row| parse_numbers(row)[0]).collect::<Vec<_>>()
     });
     let bounds = bounds.concat();
     let short = bounds.iter().filter(|bound| **bound < 1_000).count();
@@ -252,7 +249,7 @@ fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
     let [mut short, mut full] = [0, 0];
     for file in ["runs", "mixes", "changes"] {
         let code = read_text(&format!("chaos/tests/all/{file}.rs"));
-        let nightly = code.matches(NIGHTLY).count() as u64;
+        let nightly = code.matches(NIGHTLY_ATTRIBUTE).count() as u64;
         let tests = code.matches("#[test]").count() + code.matches("#[tokio::test").count();
         // Only `runs.rs` has tests that start chaos runs but are not nightly.
         if file == "runs" {
@@ -265,20 +262,20 @@ fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
 
 #[test]
 fn table_of_test_tiers_shows_which_checks_each_tier_runs() {
-    let test = without_comments("scripts/test");
-    let (short, full) = test
+    let test_script = without_comments("scripts/test");
+    let (short, full) = test_script
         .split_once("[ -n \"$all\" ]; then")
         .expect("scripts/test must have steps for --all only");
     let ci_script = without_comments(".ci/run");
     assert!(ci_script.lines().any(|line| line == "scripts/test"));
     for (name, command) in STEPS {
         let is_short = short.contains(command);
-        let runs_in_tier = [
+        let tier_flags = [
             is_short,
             is_short || ci_script.contains(command),
             is_short || full.contains(command),
         ];
-        let runs_in_tier = runs_in_tier.map(|runs_in_tier| if runs_in_tier { "yes" } else { "no" });
+        let runs_in_tier = tier_flags.map(|is_in_tier| if is_in_tier { "yes" } else { "no" });
         assert_eq!(table_row(name), runs_in_tier, "{name}");
     }
 }
@@ -290,7 +287,11 @@ fn ignore_attribute_is_used_only_for_nightly_simulation_and_chaos_tests() {
         for line in lines.filter(|line| line.starts_with("#[ignore")) {
             let path = &file.path;
             let is_slow = path.starts_with("simulation/tests") || path.starts_with("chaos/tests");
-            assert!(is_slow && line == NIGHTLY, "{}: {line}", path.display());
+            assert!(
+                is_slow && line == NIGHTLY_ATTRIBUTE,
+                "{}: {line}",
+                path.display()
+            );
         }
     }
 }

@@ -23,7 +23,7 @@ async fn master_whose_connection_breaks_again_and_again_causes_few_warnings() {
     let redlock = support::settings(masters.urls())
         .build()
         .expect("good settings");
-    let mut lost_connections = 0;
+    let mut lost_connection_count = 0;
     for _ in 0..500 {
         take(&redlock, "job").await.release().await;
         for kind in ["normal", "pubsub"] {
@@ -31,20 +31,20 @@ async fn master_whose_connection_breaks_again_and_again_causes_few_warnings() {
             reply.expect("alive");
         }
         tokio::time::sleep(ms(20)).await;
-        lost_connections = listener.output().matches("connection lost").count();
-        if lost_connections >= 10 {
+        lost_connection_count = listener.output().matches("connection lost").count();
+        if lost_connection_count >= 10 {
             break;
         }
     }
-    assert!(lost_connections >= 10, "{lost_connections}");
+    assert!(lost_connection_count >= 10, "{lost_connection_count}");
     let trace = listener.output();
     assert!(
         count_warnings(&trace, "connection lost") <= 4,
-        "1 to 4 of the {lost_connections} lost connections must cause a warning: {trace}"
+        "1 to 4 of the {lost_connection_count} lost connections must cause a warning: {trace}"
     );
     assert!(
         count_warnings(&trace, "connection lost") >= 1,
-        "1 to 4 of the {lost_connections} lost connections must cause a warning: {trace}"
+        "1 to 4 of the {lost_connection_count} lost connections must cause a warning: {trace}"
     );
 }
 
@@ -61,8 +61,8 @@ async fn trace_of_lock_lost_without_majority() -> String {
     for node in &nodes[..2] {
         node.set_rule(|_| Fails(Fault::Down("switched off".into()), Duration::ZERO));
     }
-    let lost_connections = tokio::time::timeout(PATIENCE, guard.lost()).await;
-    assert_eq!(lost_connections, Ok(LossCause::Expired));
+    let lost_result = tokio::time::timeout(PATIENCE, guard.lost()).await;
+    assert_eq!(lost_result, Ok(LossCause::Expired));
     listener.output()
 }
 

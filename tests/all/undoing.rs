@@ -128,12 +128,12 @@ async fn next_attempt_is_made_only_after_every_master_has_undone_the_failed_atte
             settings
         };
         let redlock = settings.build().expect("good settings");
-        let waiter = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
+        let waiting_task = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
         eventually("the waiter must make several attempts", || {
             attempt_times.times().len() >= 3
         })
         .await;
-        waiter.abort();
+        waiting_task.abort();
         for (released_at, next_at) in release_times
             .times()
             .iter()
@@ -152,7 +152,7 @@ async fn waiter_retries_only_after_all_masters_removed_it_from_the_queue() {
     let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).held_by_another("job"));
     let (attempt_times, leave_times) = (Times::default(), Times::default());
     let redlock = eager_builder(&nodes).build().expect("good settings");
-    let waiter = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
+    let waiting_task = tokio::spawn(async move { redlock.acquire("job").await.map(drop) });
     let queue_length = || {
         let request = requests::status(b"job");
         let answer = nodes[0]
@@ -187,23 +187,23 @@ async fn waiter_retries_only_after_all_masters_removed_it_from_the_queue() {
     });
     eventually("the waiter must be in the queue again", || {
         let leave_times = leave_times.times();
-        let has_returned = |leave_times: &Instant| {
+        let returns_after = |left_at: &Instant| {
             attempt_times
                 .times()
                 .iter()
-                .any(|attempt_times| attempt_times > leave_times)
+                .any(|attempted_at| attempted_at > left_at)
         };
-        leave_times.first().is_some_and(has_returned)
+        leave_times.first().is_some_and(returns_after)
     })
     .await;
-    waiter.abort();
-    let leave_times = leave_times.times()[0];
-    let has_returned = attempt_times
+    waiting_task.abort();
+    let left_at = leave_times.times()[0];
+    let returned_at = attempt_times
         .times()
         .into_iter()
-        .find(|attempt_times| *attempt_times > leave_times);
-    let pause = has_returned
+        .find(|attempted_at| *attempted_at > left_at);
+    let return_pause = returned_at
         .expect("the waiter must have asked for the lock again")
-        .saturating_since(leave_times);
-    assert!(pause >= SLOW_ANSWER, "{pause:?}");
+        .saturating_since(left_at);
+    assert!(return_pause >= SLOW_ANSWER, "{return_pause:?}");
 }

@@ -33,14 +33,14 @@ async fn wait_at_most(limit: Duration, what: &str, mut is_met: impl FnMut() -> b
 
 /// The number of waiters for a resource, on the master with the fewest such waiters.
 fn queue_length(masters: &Masters, resource: &str) -> i64 {
-    let queue = format!("quorate:queue:{resource}");
-    let count = |master: &quorate_testbed::Server| {
-        let count = master
-            .command(&["ZCARD", &queue])
+    let queue_key = format!("quorate:queue:{resource}");
+    let count_queued = |master: &quorate_testbed::Server| {
+        let reply = master
+            .command(&["ZCARD", &queue_key])
             .expect("the server must answer the command");
-        count.int().expect("a number")
+        reply.int().expect("a number")
     };
-    masters.iter().map(count).min().unwrap_or(0)
+    masters.iter().map(count_queued).min().unwrap_or(0)
 }
 
 fn redlock(masters: &Masters) -> Redlock {
@@ -80,17 +80,17 @@ async fn waiters_of_one_process_are_served_in_order() {
     let masters = Masters::start(3).expect("three masters");
     let redlock = redlock(&masters);
     let first_guard = redlock.acquire("one").await.expect("free");
-    let order = Arc::new(Mutex::new(Vec::new()));
+    let acquire_order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for n in 0..10 {
-        let (redlock, order) = (redlock.clone(), order.clone());
+        let (redlock, acquire_order) = (redlock.clone(), acquire_order.clone());
         let is_waiting = Arc::new(AtomicBool::new(false));
         let waiting_flag = is_waiting.clone();
         tasks.push(tokio::spawn(async move {
             let lock = redlock.lock("one");
             let lock = lock.waiting(move |_| waiting_flag.store(true, Ordering::Relaxed));
             let guard = lock.acquire().await.expect("the waiter must get the lock");
-            order.lock().expect("not poisoned").push(n);
+            acquire_order.lock().expect("not poisoned").push(n);
             guard.release().await;
         }));
         wait_at_most(PATIENCE, "the waiter must be queued", || {
@@ -103,7 +103,7 @@ async fn waiters_of_one_process_are_served_in_order() {
         task.await.expect("no panic");
     }
     assert_eq!(
-        *order.lock().expect("not poisoned"),
+        *acquire_order.lock().expect("not poisoned"),
         (0..10).collect::<Vec<_>>()
     );
 }
@@ -117,13 +117,13 @@ async fn waiters_of_many_processes_are_served_in_order() {
     let mut tasks = Vec::new();
     for n in 0..8 {
         let redlock = redlock(&masters);
-        let order = order.clone();
+        let shared_order = order.clone();
         tasks.push(tokio::spawn(async move {
             let guard = redlock
                 .acquire("many")
                 .await
                 .expect("the waiter must get the lock");
-            order
+            shared_order
                 .lock()
                 .expect("not poisoned")
                 .push((n, guard.fencing_token()));
@@ -168,8 +168,8 @@ async fn waiters_of_many_processes_are_served_in_order() {
     .await;
     // A release does not delete `quorate:ticket:many`. This key must expire within the heartbeat time of the waiters.
     for master in &masters {
-        let remaining_ms = master.command(&["PTTL", "quorate:ticket:many"]);
-        let remaining_ms = remaining_ms
+        let pttl_reply = master.command(&["PTTL", "quorate:ticket:many"]);
+        let remaining_ms = pttl_reply
             .expect("the server must answer the command")
             .int()
             .expect("a number");
@@ -196,9 +196,9 @@ async fn try_acquire_does_not_overtake_a_queued_waiter() {
             .command(&["DEL", "x"])
             .expect("the server must answer the command");
     }
-    let attempt = third_client.try_acquire("x").await.expect("a quorum");
+    let third_attempt = third_client.try_acquire("x").await.expect("a quorum");
     assert!(
-        matches!(attempt, TryAcquire::Held(_)),
+        matches!(third_attempt, TryAcquire::Held(_)),
         "`try_acquire` must not overtake a live waiter"
     );
     waiter_task.abort();
@@ -207,9 +207,9 @@ async fn try_acquire_does_not_overtake_a_queued_waiter() {
         queue_keys(&masters) == 0
     })
     .await;
-    let attempt = third_client.try_acquire("x").await.expect("a quorum");
+    let third_attempt = third_client.try_acquire("x").await.expect("a quorum");
     assert!(
-        matches!(attempt, TryAcquire::Acquired(_)),
+        matches!(third_attempt, TryAcquire::Acquired(_)),
         "`try_acquire` must succeed after the waiter has left the queue"
     );
     drop(guard);
@@ -243,9 +243,9 @@ async fn status_shows_which_process_waits_and_since_when() {
     })
     .await;
     let joined_at = SystemTime::now();
-    let queue = waiters(&holder, "x").await;
-    let [shown_waiter, anonymous_waiter] = &queue[..] else {
-        panic!("{queue:?}");
+    let queued_waiters = waiters(&holder, "x").await;
+    let [shown_waiter, anonymous_waiter] = &queued_waiters[..] else {
+        panic!("{queued_waiters:?}");
     };
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();
@@ -314,16 +314,16 @@ async fn waiter_behind_a_local_task_times_out_soon_after_that_tasks_attempt() {
     let nodes: Vec<Arc<dyn Node>> = nodes.into_iter().map(|node| node as _).collect();
     let builder = Redlock::builder().nodes(nodes).node_timeout(ms(50));
     let redlock = builder.build().expect("good settings");
-    let first_guard = redlock.lock("job").wait(Wait::For(secs(10)));
-    let first_guard = tokio::spawn(async move { first_guard.acquire().await.map(drop) });
+    let lock_request = redlock.lock("job").wait(Wait::For(secs(10)));
+    let waiting_task = tokio::spawn(async move { lock_request.acquire().await.map(drop) });
     tokio::task::yield_now().await;
     let started_at = tokio::time::Instant::now();
-    let second = redlock.lock("job").wait(Wait::For(ms(10))).acquire().await;
-    second.expect_err("another client holds the lock");
+    let second_outcome = redlock.lock("job").wait(Wait::For(ms(10))).acquire().await;
+    second_outcome.expect_err("another client holds the lock");
     let elapsed = started_at.elapsed();
     assert!(
         elapsed < ms(400),
         "the waiter must return soon after the first attempt has ended, but returned after {elapsed:?}"
     );
-    first_guard.abort();
+    waiting_task.abort();
 }

@@ -141,12 +141,12 @@ async fn killed_first_waiter_delays_later_waiters_by_at_most_one_heartbeat_time(
     let guard = acquire_lock(&holder, "x").await;
     let mut dying_process = Process::start(&masters, "x");
     wait_until_queued(&holder, "x", 1).await;
-    let waiters = tokio::spawn(acquire_with_each(clients(&masters, 5), "x"));
+    let waiting_tasks = tokio::spawn(acquire_with_each(clients(&masters, 5), "x"));
     wait_until_queued(&holder, "x", 6).await;
     dying_process.kill();
     let started_at = Instant::now();
     guard.release().await;
-    assert_eq!(waiters.await.expect("no panic"), 5);
+    assert_eq!(waiting_tasks.await.expect("no panic"), 5);
     // The killed waiter may delay the other waiters by at most the heartbeat time, which is half a TTL.
     let elapsed = started_at.elapsed();
     assert!(elapsed < STALL_LIMIT / 3, "{elapsed:?}");
@@ -176,10 +176,10 @@ async fn killed_holder_delays_twenty_waiters_by_its_ttl_only() {
         );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let waiters = tokio::spawn(acquire_with_each(clients(&masters, 20), "x"));
+    let waiting_tasks = tokio::spawn(acquire_with_each(clients(&masters, 20), "x"));
     wait_until_queued(&observer_client, "x", 20).await;
     dying_process.kill();
-    assert_eq!(waiters.await.expect("no panic"), 20);
+    assert_eq!(waiting_tasks.await.expect("no panic"), 20);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -187,12 +187,12 @@ async fn master_that_restarts_empty_while_waiters_are_queued_blocks_no_waiter() 
     let masters = Masters::start(3).expect("three masters");
     let holder = redlock(&masters);
     let guard = acquire_lock(&holder, "x").await;
-    let waiters = tokio::spawn(acquire_with_each(clients(&masters, 8), "x"));
+    let waiting_tasks = tokio::spawn(acquire_with_each(clients(&masters, 8), "x"));
     wait_until_queued(&holder, "x", 8).await;
     masters[1].kill().expect("killed");
     guard.release().await;
     masters[1].restart_empty().expect("restarted");
-    assert_eq!(waiters.await.expect("no panic"), 8);
+    assert_eq!(waiting_tasks.await.expect("no panic"), 8);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -200,7 +200,7 @@ async fn waiters_get_the_lock_although_all_connections_were_cut() {
     let masters = Masters::start(3).expect("three masters");
     let holder = redlock(&masters);
     let guard = acquire_lock(&holder, "x").await;
-    let waiters = tokio::spawn(acquire_with_each(clients(&masters, 5), "x"));
+    let waiting_tasks = tokio::spawn(acquire_with_each(clients(&masters, 5), "x"));
     wait_until_queued(&holder, "x", 5).await;
     // Close all connections on every master, including those that receive wake-ups.
     for master in &masters {
@@ -212,7 +212,7 @@ async fn waiters_get_the_lock_although_all_connections_were_cut() {
             .expect("the server must answer the command");
     }
     guard.release().await;
-    assert_eq!(waiters.await.expect("no panic"), 5);
+    assert_eq!(waiting_tasks.await.expect("no panic"), 5);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -226,10 +226,10 @@ async fn waiters_that_receive_no_wake_ups_retry_by_timer_and_get_the_lock() {
     let masters = Masters::start_with(3, options_without_publish).expect("three masters");
     let holder = redlock(&masters);
     let guard = acquire_lock(&holder, "x").await;
-    let waiters = tokio::spawn(acquire_with_each(clients(&masters, 5), "x"));
+    let waiting_tasks = tokio::spawn(acquire_with_each(clients(&masters, 5), "x"));
     wait_until_queued(&holder, "x", 5).await;
     guard.release().await;
-    assert_eq!(waiters.await.expect("no panic"), 5);
+    assert_eq!(waiting_tasks.await.expect("no panic"), 5);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -256,11 +256,11 @@ async fn masters_with_clocks_seconds_apart_serve_all_waiters() {
         .expect("three masters");
     let holder = redlock(&masters);
     let guard = acquire_lock(&holder, "x").await;
-    let waiters = tokio::spawn(acquire_with_each(clients(&masters, 6), "x"));
+    let waiting_tasks = tokio::spawn(acquire_with_each(clients(&masters, 6), "x"));
     wait_until_queued(&holder, "x", 6).await;
     let token = guard.fencing_token();
     guard.release().await;
-    assert_eq!(waiters.await.expect("no panic"), 6);
+    assert_eq!(waiting_tasks.await.expect("no panic"), 6);
     assert!(acquire_lock(&holder, "x").await.fencing_token() > token);
 }
 
@@ -288,12 +288,8 @@ async fn waiters_that_reach_only_one_master_do_not_starve_a_waiter_that_reaches_
     tokio::time::sleep(Duration::from_millis(300)).await;
     let connected_client = redlock(&masters);
     for _ in 0..10 {
-        let start_waiter = Wait::For(Duration::from_secs(10));
-        let guard = connected_client
-            .lock("x")
-            .wait(start_waiter)
-            .acquire()
-            .await;
+        let wait = Wait::For(Duration::from_secs(10));
+        let guard = connected_client.lock("x").wait(wait).acquire().await;
         guard
             .expect("the waiter that reaches all masters must get the lock within 10 s")
             .release()
@@ -312,20 +308,20 @@ async fn waiter_keeps_its_queue_position_while_a_minority_of_masters_hangs() {
     let masters = Masters::start(3).expect("three masters");
     let holder = redlock(&masters);
     let guard = acquire_lock(&holder, "x").await;
-    let first_waiter = redlock(&masters);
-    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let first_client = redlock(&masters);
+    let acquire_order = Arc::new(std::sync::Mutex::new(Vec::new()));
     let start_waiter = |name: &'static str, redlock: Redlock| {
-        let order = order.clone();
+        let acquire_order = acquire_order.clone();
         tokio::spawn(async move {
             let guard = redlock
                 .acquire("x")
                 .await
                 .expect("the waiter must get the lock");
-            order.lock().expect("not poisoned").push(name);
+            acquire_order.lock().expect("not poisoned").push(name);
             guard.release().await;
         })
     };
-    let first_waiter = start_waiter("first", first_waiter);
+    let first_waiter = start_waiter("first", first_client);
     wait_until_queued(&holder, "x", 1).await;
     masters[2].stop().expect("stopped");
     // Wait for two TTLs, which are four heartbeat times.
@@ -335,7 +331,10 @@ async fn waiter_keeps_its_queue_position_while_a_minority_of_masters_hangs() {
     guard.release().await;
     first_waiter.await.expect("served");
     second_waiter.await.expect("served");
-    assert_eq!(*order.lock().expect("not poisoned"), ["first", "second"]);
+    assert_eq!(
+        *acquire_order.lock().expect("not poisoned"),
+        ["first", "second"]
+    );
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ fn client_of(masters: &Masters) -> Redlock {
 /// The first waiter has the position 1.
 async fn start_waiter(masters: &Masters, position: i64) -> Waiter {
     let redlock = client_of(masters);
-    let waiter = tokio::spawn(async move { redlock.acquire("job").await });
+    let waiting_task = tokio::spawn(async move { redlock.acquire("job").await });
     eventually("the waiter must be queued", || {
         let queue_length = |master| ask_server(master, &["ZCARD", "quorate:queue:job"]);
         masters
@@ -34,7 +34,7 @@ async fn start_waiter(masters: &Masters, position: i64) -> Waiter {
             .all(|master| queue_length(master).int() == Some(position))
     })
     .await;
-    waiter
+    waiting_task
 }
 
 /// The number of clients that listen for wake-ups on the master with the fewest listeners.

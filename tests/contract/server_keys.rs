@@ -52,8 +52,8 @@ impl KeyAccess for ServerKeys {
         match self.command(&[b"GET", key]) {
             Reply::Bulk(value) => Some(value),
             Reply::Error(why) if why.starts_with("WRONGTYPE") => {
-                let first = self.command(&[b"LINDEX", key, b"0"]);
-                assert_eq!(first, Reply::from("foreign"));
+                let first_reply = self.command(&[b"LINDEX", key, b"0"]);
+                assert_eq!(first_reply, Reply::from("foreign"));
                 Some(b"foreign".to_vec())
             }
             Reply::Nil => None,
@@ -67,8 +67,8 @@ impl KeyAccess for ServerKeys {
     }
 
     fn count(&self) -> usize {
-        let size = self.command(&[b"DBSIZE"]).int();
-        usize::try_from(size.expect("a number")).expect("not negative")
+        let key_count = self.command(&[b"DBSIZE"]).int();
+        usize::try_from(key_count.expect("a number")).expect("not negative")
     }
 
     fn clear(&self) {

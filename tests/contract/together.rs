@@ -23,7 +23,7 @@ use crate::support::{ms, secs};
 const LOCKS: usize = 24;
 
 /// The largest allowed difference between the remaining times of two keys that were set at the same time.
-const BLUR: Duration = secs(2);
+const EXPIRY_TOLERANCE: Duration = secs(2);
 
 /// The short heartbeat time of waiters that must die during a test.
 const SHORT_HEARTBEAT: Duration = ms(30);
@@ -166,7 +166,7 @@ fn burst_item(has_far_proposals: bool, has_queues: bool) -> impl Strategy<Value 
 }
 
 fn step(has_far_proposals: bool) -> impl Strategy<Value = Step> {
-    let lock = || 0..LOCKS;
+    let any_lock = || 0..LOCKS;
     let prefixes = || {
         prop::sample::select(vec![
             "",
@@ -196,14 +196,14 @@ fn step(has_far_proposals: bool) -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => prop::collection::vec(burst_item(has_far_proposals, true), 2..60).prop_map(Step::Burst),
         4 => prop::collection::vec(burst_item(has_far_proposals, false), 2..60).prop_map(Step::Burst),
-        4 => (lock(), prop::collection::vec(any::<bool>(), 1..4))
+        4 => (any_lock(), prop::collection::vec(any::<bool>(), 1..4))
             .prop_map(|(lock, stay)| Step::Queue(lock, stay)),
-        2 => (prefixes(), lock()).prop_map(|(prefix, lock)| Step::Foreign(prefix, lock)),
-        2 => (lock(), prop::sample::select(counters))
+        2 => (prefixes(), any_lock()).prop_map(|(prefix, lock)| Step::Foreign(prefix, lock)),
+        2 => (any_lock(), prop::sample::select(counters))
             .prop_map(|(lock, text)| Step::Counter(lock, text)),
-        1 => lock().prop_map(Step::Put),
-        2 => (deletable_prefixes(), lock()).prop_map(|(prefix, lock)| Step::Delete(prefix, lock)),
-        1 => lock().prop_map(Step::Note),
+        1 => any_lock().prop_map(Step::Put),
+        2 => (deletable_prefixes(), any_lock()).prop_map(|(prefix, lock)| Step::Delete(prefix, lock)),
+        1 => any_lock().prop_map(Step::Note),
         1 => Just(Step::FlushScripts),
         1 => any::<bool>().prop_map(Step::SetOutOfMemory),
     ]
@@ -276,8 +276,8 @@ impl Pair {
         };
         // Scripts for several requests at once are loaded when they are first needed. Send several releases at once, so
         // that these scripts are loaded before the first burst.
-        let all = (0..9).map(|lock| requests::release(&requests::claim(&key(lock), 1)));
-        Self::send_at_once(&pair.batched.master, &all.collect::<Vec<_>>()).await;
+        let releases = (0..9).map(|lock| requests::release(&requests::claim(&key(lock), 1)));
+        Self::send_at_once(&pair.batched.master, &releases.collect::<Vec<_>>()).await;
         pair
     }
 
@@ -323,18 +323,18 @@ impl Pair {
     }
 
     fn count_reply(&self, reply: &Reply) {
-        let kind = match reply {
+        let reply_kind = match reply {
             Ok(Answer::Granted { .. }) => 0,
             Ok(Answer::Refused { .. }) => 1,
             Ok(Answer::Released(true)) => 2,
             Err(_) => 3,
             Ok(_) => return,
         };
-        self.reply_counts[kind].fetch_add(1, Ordering::Relaxed);
+        self.reply_counts[reply_kind].fetch_add(1, Ordering::Relaxed);
     }
 
     fn replies_agree(&self, a: &Reply, b: &Reply) -> bool {
-        let near = |a: u64, b: u64| a.abs_diff(b) < 1_500_000;
+        let is_near = |a: u64, b: u64| a.abs_diff(b) < 1_500_000;
         match (a, b) {
             (
                 Ok(Answer::Granted { counter: Some(a) }),
@@ -343,13 +343,13 @@ impl Pair {
             | (Ok(Answer::CounterAbove(a)), Ok(Answer::CounterAbove(b)))
                 if self.has_far_proposals =>
             {
-                near(*a, *b)
+                is_near(*a, *b)
             }
             (Ok(Answer::State(a)), Ok(Answer::State(b))) if self.has_far_proposals => {
-                let holders = a.holder == b.holder;
-                holders && near(a.counter.unwrap_or(0), b.counter.unwrap_or(0))
+                let has_same_holder = a.holder == b.holder;
+                has_same_holder && is_near(a.counter.unwrap_or(0), b.counter.unwrap_or(0))
             }
-            (a, b) => agree(a, b, BLUR),
+            (a, b) => agree(a, b, EXPIRY_TOLERANCE),
         }
     }
 
@@ -472,13 +472,13 @@ impl Pair {
     fn compare_keys(&self) -> Result<(), TestCaseError> {
         self.compare_expiries(b"quorate:lines")?;
         for lock in 0..LOCKS {
-            let texts = ["", "quorate:fence:", "quorate:ticket:", "quorate:note:"];
-            for prefix in texts {
+            let key_prefixes = ["", "quorate:fence:", "quorate:ticket:", "quorate:note:"];
+            for prefix in key_prefixes {
                 let key = key_of_lock(prefix, lock);
                 let [a, b] = [&self.unbatched, &self.batched]
                     .map(|master| master.keys.command(&[b"GET", &key]));
-                let number = |reply: &ServerReply| reply.text()?.parse::<u64>().ok();
-                match (number(&a), number(&b)) {
+                let number_in = |reply: &ServerReply| reply.text()?.parse::<u64>().ok();
+                match (number_in(&a), number_in(&b)) {
                     (Some(a), Some(b)) if self.has_far_proposals => {
                         prop_assert!(a.abs_diff(b) < 1_500_000);
                     }
@@ -511,7 +511,7 @@ impl Pair {
         let (a, b) = (remaining_ms(&self.unbatched), remaining_ms(&self.batched));
         let is_near = a.zip(b).is_some_and(|(a, b)| {
             let are_set = a >= 0 && b >= 0;
-            a == b || are_set && a.abs_diff(b) < BLUR.as_millis() as u64
+            a == b || are_set && a.abs_diff(b) < EXPIRY_TOLERANCE.as_millis() as u64
         });
         prop_assert!(
             is_near,
@@ -601,13 +601,13 @@ fn comparison_of_combined_and_single_requests_notices_seeded_bugs() {
 async fn combined_release_reports_the_lock_whose_queue_key_has_the_wrong_type() {
     let pair = Pair::new(SeededBug::None, false).await;
     let burst = |verb| {
-        let item = move |lock| BurstItem {
+        let burst_item = move |lock| BurstItem {
             verb,
             lock,
             token: 1,
             kind: ClaimKind::Try,
         };
-        Step::Burst((0..9).map(item).collect())
+        Step::Burst((0..9).map(burst_item).collect())
     };
     let steps = [
         burst(Verb::Acquire(0, 0)),

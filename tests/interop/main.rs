@@ -35,7 +35,7 @@ impl Peer {
         }
     }
 
-    fn says(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("text");
         line.trim().to_owned()
@@ -45,7 +45,7 @@ impl Peer {
         self.input
             .write_all(b"go\n")
             .expect("the other client must still read its input");
-        assert_eq!(self.says(), "released");
+        assert_eq!(self.read_line(), "released");
     }
 }
 
@@ -67,7 +67,7 @@ fn node_redlock() -> Option<Command> {
     Some(command)
 }
 
-fn pottery() -> Option<Command> {
+fn pottery_command() -> Option<Command> {
     let python = std::env::var_os("QUORATE_INTEROP_PYTHON")?;
     let mut command = Command::new(python);
     command.arg(concat!(
@@ -95,18 +95,18 @@ async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &st
         .expect("good settings");
 
     let guard = redlock.acquire("shared").await.expect("free");
-    let mut refused = Peer::start(command, "shared", &masters);
+    let mut refused_peer = Peer::start(command, "shared", &masters);
     assert_eq!(
-        refused.says(),
+        refused_peer.read_line(),
         "refused",
         "the other client must not get a lock that quorate holds"
     );
     guard.release().await;
     redlock.flush().await;
 
-    let mut holder = Peer::start(peer().expect("installed"), "shared", &masters);
+    let mut holding_peer = Peer::start(peer().expect("installed"), "shared", &masters);
     assert_eq!(
-        holder.says(),
+        holding_peer.read_line(),
         "acquired",
         "the other client must get a lock that is free"
     );
@@ -115,7 +115,7 @@ async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &st
         matches!(tried, TryAcquire::Held(_)),
         "quorate must not get a lock that the other client holds"
     );
-    holder.release();
+    holding_peer.release();
     let tried = redlock.try_acquire("shared").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Acquired(_)),
@@ -130,5 +130,5 @@ async fn npm_package_redlock_and_quorate_exclude_each_other() {
 
 #[tokio::test]
 async fn pypi_package_pottery_and_quorate_exclude_each_other() {
-    both_exclude_each_other(pottery, "redlock:").await;
+    both_exclude_each_other(pottery_command, "redlock:").await;
 }

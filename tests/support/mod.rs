@@ -104,8 +104,8 @@ pub(crate) fn count_masters_with(masters: &Masters, key: &str) -> usize {
 
 /// The number of connections that this library has to a server. All of them use TCP.
 pub(crate) fn count_connections(server: &Server) -> usize {
-    let list = ask_server(server, &["CLIENT", "LIST"]);
-    let list = list.text().unwrap_or_default().into_owned();
+    let list_reply = ask_server(server, &["CLIENT", "LIST"]);
+    let list = list_reply.text().unwrap_or_default().into_owned();
     // The connection that sends this command uses the Unix socket, so it is not counted.
     let tcp = |line: &&str| line.contains("addr=127.0.0.1:");
     list.lines().filter(tcp).count()

@@ -17,10 +17,10 @@ pub(crate) async fn lock_is_refused_while_held_and_leaves_no_key_when_it_is_rele
     let (holder, other) = (world.client(), world.client());
     let held = world.acquire_as_rival(&holder).await;
     holder.flush().await;
-    let before = world.keys_without_notes();
+    let keys_before = world.keys_without_notes();
     refused_as_held(kind.acquire(&other, Wait::None).await);
     other.flush().await;
-    assert_eq!(world.keys_without_notes(), before);
+    assert_eq!(world.keys_without_notes(), keys_before);
     held.release().await;
     for _ in 0..2 {
         let held = granted(kind.acquire(&other, Wait::None).await);
@@ -77,7 +77,7 @@ pub(crate) async fn key_of_another_program_is_reported_and_not_changed(kind: &'s
         }
     };
     run_on_all(&["SET", "private"]);
-    let before = world.keys();
+    let keys_before = world.keys();
     match refused(kind.acquire(&redlock, Wait::None).await) {
         AcquireError::HeldByOther(missed) => {
             assert_eq!(missed.foreign, kind.sees_foreign_values());
@@ -98,7 +98,7 @@ pub(crate) async fn key_of_another_program_is_reported_and_not_changed(kind: &'s
         assert!(matches!(error, AcquireError::HeldByOther(_)), "{error}");
     }
     redlock.flush().await;
-    assert_eq!(world.keys(), before);
+    assert_eq!(world.keys(), keys_before);
     for (master, key) in master_keys {
         assert_eq!(ask_server(master, &["LLEN", key]).int(), Some(1));
     }
@@ -113,9 +113,9 @@ pub(crate) async fn lock_of_a_dead_client_can_be_acquired_after_its_ttl(kind: &'
         .iter()
         .map(|proxy| proxy.inject(Harm::Hold(Way::Both)))
         .collect();
-    let other = world.client();
-    refused_as_held(kind.acquire(&other, Wait::None).await);
-    let held = world.acquire(&other).await;
+    let other_client = world.client();
+    refused_as_held(kind.acquire(&other_client, Wait::None).await);
+    let held = world.acquire(&other_client).await;
     // The dead client may have renewed its lock before the cut, but not later.
     assert!(
         started_at.elapsed() > SHORT_TTL / 2,
@@ -229,8 +229,8 @@ pub(crate) async fn client_without_fencing_is_refused_or_gets_no_token(kind: &'s
     match (kind.needs_fencing(), acquired) {
         (None, acquired) => assert_eq!(granted(acquired).token(), None),
         (Some(what), Err(error)) => {
-            let needs = "need fencing tokens: remove fencing(false) from the builder";
-            assert_eq!(error.to_string(), format!("{what} {needs}"));
+            let needs_text = "need fencing tokens: remove fencing(false) from the builder";
+            assert_eq!(error.to_string(), format!("{what} {needs_text}"));
             assert!(matches!(
                 error,
                 ValueError::NoFencing

@@ -30,8 +30,8 @@ pub(crate) async fn held_lock_excludes_others_and_has_its_keys_on_every_master(
     world.lock_keys_are_on_every_master().await;
     refused_as_held(kind.acquire_as_rival(&other, Wait::None).await);
     held.release().await;
-    let next = granted(kind.acquire_as_rival(&other, Wait::None).await);
-    next.release().await;
+    let next_hold = granted(kind.acquire_as_rival(&other, Wait::None).await);
+    next_hold.release().await;
     holder.flush().await;
     other.flush().await;
     assert_eq!(world.keys(), [].into());
@@ -111,17 +111,17 @@ pub(crate) async fn loss_is_reported_after_a_forced_release(kind: &'static dyn K
     world.lock_keys_are_on_every_master().await;
     let status = kind.force_release(&operator).await;
     assert!(is_held(&status), "{status:?}");
-    let mut next = world.acquire_as_rival(&other).await;
+    let mut next_hold = world.acquire_as_rival(&other).await;
     assert_eq!(within_patience(held.lost()).await, LossCause::TakenAway);
     assert!(!held.is_valid());
-    if next.token().is_some() {
-        assert!(next.token() > held.token());
+    if next_hold.token().is_some() {
+        assert!(next_hold.token() > held.token());
     }
     held.release().await;
     holder.flush().await;
-    let extended = next.extend(secs(20)).await;
+    let extended = next_hold.extend(secs(20)).await;
     extended.expect("the release of the lost lock must keep the next lock");
-    next.release().await;
+    next_hold.release().await;
 }
 
 /// The holder has its lock on the masters 0 and 2, because its link to master 1 is down. The operator reaches the
@@ -158,17 +158,17 @@ pub(crate) async fn lock_of_a_dead_holder_can_be_acquired_after_its_ttl(kind: &'
         .iter()
         .map(|proxy| proxy.inject(Harm::Hold(Way::Both)))
         .collect();
-    let other = world.client();
-    refused_as_held(kind.acquire_as_rival(&other, Wait::None).await);
-    let next = world.acquire_as_rival(&other).await;
+    let other_client = world.client();
+    refused_as_held(kind.acquire_as_rival(&other_client, Wait::None).await);
+    let next_hold = world.acquire_as_rival(&other_client).await;
     // The dead holder may have renewed its lock before the cut, but not later.
     assert!(
         started_at.elapsed() > SHORT_TTL / 2,
         "{:?}",
         started_at.elapsed()
     );
-    if next.token().is_some() {
-        assert!(next.token() > dead_lock.token());
+    if next_hold.token().is_some() {
+        assert!(next_hold.token() > dead_lock.token());
     }
     assert_eq!(within_patience(dead_lock.lost()).await, LossCause::Expired);
     drop(cuts);

@@ -10,7 +10,7 @@ use quorate::{ValueError, Wait};
 pub(crate) type Acquired = Result<Box<dyn Held>, ValueError>;
 
 /// The name of the lock in all questions.
-pub(crate) const NAME: &str = "job";
+pub(crate) const LOCK_NAME: &str = "job";
 
 /// A kind of lock.
 pub(crate) trait Kind: Sync {
@@ -38,17 +38,17 @@ pub(crate) trait Kind: Sync {
 
     fn force_release(&self, redlock: &Redlock) -> BoxFuture<'static, Status> {
         let redlock = redlock.clone();
-        Box::pin(async move { redlock.break_lock(NAME).await.expect("a valid name") })
+        Box::pin(async move { redlock.break_lock(LOCK_NAME).await.expect("a valid name") })
     }
 
     /// The lock keys that a held lock has on each master. The rival needs the last of them.
     fn lock_keys(&self) -> &'static [&'static str] {
-        &[NAME]
+        &[LOCK_NAME]
     }
 
     /// The name of the queue in which the lock and its rival wait.
     fn queue(&self) -> &'static str {
-        NAME
+        LOCK_NAME
     }
 
     /// Whether a refused client learns that another program wrote the lock key.

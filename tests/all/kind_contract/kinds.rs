@@ -8,7 +8,7 @@ use quorate::{ExtendError, LockRequest, LossCause, Order, Redlock, RedlockBuilde
 use quorate::{OnceOutcome, Take, ValueError, Wait};
 use tokio::sync::{mpsc, oneshot};
 
-use super::kind::{Acquired, Held, Kind, NAME};
+use super::kind::{Acquired, Held, Kind, LOCK_NAME};
 use crate::support::secs;
 
 /// A plain lock; waiters queue.
@@ -42,7 +42,7 @@ fn acquire(request: LockRequest, wait: Wait) -> BoxFuture<'static, Acquired> {
 }
 
 fn lock_of_owner(redlock: &Redlock, id: &str) -> LockRequest {
-    redlock.owner(id).expect("a valid id").lock(NAME)
+    redlock.owner(id).expect("a valid id").lock(LOCK_NAME)
 }
 
 impl Kind for Fair {
@@ -51,7 +51,7 @@ impl Kind for Fair {
     }
 
     fn acquire(&self, redlock: &Redlock, wait: Wait) -> BoxFuture<'static, Acquired> {
-        acquire(redlock.lock(NAME), wait)
+        acquire(redlock.lock(LOCK_NAME), wait)
     }
 
     fn needs_fencing(&self) -> Option<&'static str> {
@@ -122,7 +122,7 @@ impl Kind for Several {
     }
 
     fn lock_keys(&self) -> &'static [&'static str] {
-        &[NAME, "other"]
+        &[LOCK_NAME, "other"]
     }
 
     fn queue(&self) -> &'static str {
@@ -140,7 +140,7 @@ impl Kind for Reader {
     }
 
     fn acquire(&self, redlock: &Redlock, wait: Wait) -> BoxFuture<'static, Acquired> {
-        acquire(redlock.lock(NAME).shared(), wait)
+        acquire(redlock.lock(LOCK_NAME).shared(), wait)
     }
 
     fn acquire_as_rival(&self, redlock: &Redlock, wait: Wait) -> BoxFuture<'static, Acquired> {
@@ -180,12 +180,17 @@ impl Kind for Permit {
     }
 
     fn acquire(&self, redlock: &Redlock, wait: Wait) -> BoxFuture<'static, Acquired> {
-        acquire(redlock.semaphore(NAME, 1), wait)
+        acquire(redlock.semaphore(LOCK_NAME, 1), wait)
     }
 
     fn force_release(&self, redlock: &Redlock) -> BoxFuture<'static, Status> {
         let redlock = redlock.clone();
-        Box::pin(async move { redlock.break_permit(NAME, 0).await.expect("a valid name") })
+        Box::pin(async move {
+            redlock
+                .break_permit(LOCK_NAME, 0)
+                .await
+                .expect("a valid name")
+        })
     }
 
     fn lock_keys(&self) -> &'static [&'static str] {
@@ -212,7 +217,7 @@ impl Kind for Leader {
     }
 
     fn acquire(&self, redlock: &Redlock, wait: Wait) -> BoxFuture<'static, Acquired> {
-        let election = redlock.election(NAME).wait(wait);
+        let election = redlock.election(LOCK_NAME).wait(wait);
         Box::pin(async move {
             let outcome = election.campaign("10.0.0.1:9000").await;
             let leadership = outcome.map_err(ValueError::NotAcquired)?;
@@ -248,15 +253,15 @@ impl Kind for Once {
     }
 
     fn prepare(&self, redlock: &Redlock) -> BoxFuture<'static, ()> {
-        let once = redlock.once(NAME, PERIOD);
+        let once = redlock.once(LOCK_NAME, PERIOD);
         Box::pin(async move { once.create().await.expect("a new record") })
     }
 
     fn acquire(&self, redlock: &Redlock, wait: Wait) -> BoxFuture<'static, Acquired> {
-        let once = redlock.once(NAME, PERIOD).wait(wait);
+        let once = redlock.once(LOCK_NAME, PERIOD).wait(wait);
         let (start_sender, start_receiver) = oneshot::channel();
         let (extensions, mut extension_requests) = mpsc::unbounded_channel::<Extension>();
-        let job = async move {
+        let job_future = async move {
             let body = async |guard: &quorate::LockGuard| {
                 let _ = start_sender.send((guard.fencing_token(), guard.lost().boxed().shared()));
                 while let Some((ttl, result)) = extension_requests.recv().await {
@@ -266,19 +271,19 @@ impl Kind for Once {
             };
             once.at_least_once(body).await
         };
-        let job = job.boxed().shared();
+        let shared_job = job_future.boxed().shared();
         Box::pin(async move {
-            match futures::future::select(job, start_receiver).await {
+            match futures::future::select(shared_job, start_receiver).await {
                 Either::Left((outcome, _)) => Err(outcome.expect_err("the body must run")),
-                Either::Right((start_sender, job)) => {
+                Either::Right((start_sender, shared_job)) => {
                     let (token, lost) = start_sender.expect("the body must run");
-                    let job = RunningJob {
-                        job,
+                    let running_job = RunningJob {
+                        job: shared_job,
                         token,
                         lost,
                         extensions,
                     };
-                    Ok(Box::new(job) as Box<dyn Held>)
+                    Ok(Box::new(running_job) as Box<dyn Held>)
                 }
             }
         })
@@ -334,12 +339,12 @@ impl Kind for Quota {
     }
 
     fn prepare(&self, redlock: &Redlock) -> BoxFuture<'static, ()> {
-        let quota = redlock.quota(NAME);
+        let quota = redlock.quota(LOCK_NAME);
         Box::pin(async move { quota.create(10_000).await.expect("a new quota") })
     }
 
     fn acquire(&self, redlock: &Redlock, wait: Wait) -> BoxFuture<'static, Acquired> {
-        let quota = redlock.quota(NAME).wait(wait);
+        let quota = redlock.quota(LOCK_NAME).wait(wait);
         Box::pin(async move {
             let take = quota.take(1).await?;
             assert!(matches!(take, Take::Taken { .. }), "{take:?}");

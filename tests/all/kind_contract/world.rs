@@ -123,9 +123,9 @@ impl World {
     pub(crate) fn queue_lengths(&self) -> Vec<i64> {
         let queue = format!("quorate:queue:{}", self.kind.queue());
         let queue_length = |master| ask_server(master, &["ZCARD", &queue]).int();
-        let counts = self.masters.iter().map(queue_length);
-        counts
-            .map(|queue_length| queue_length.expect("a number"))
+        let waiter_counts = self.masters.iter().map(queue_length);
+        waiter_counts
+            .map(|count| count.expect("a number"))
             .collect()
     }
 }
@@ -146,7 +146,7 @@ impl SlowWorld {
             number += 1;
             SlowNode::new(&format!("m{number}"), ms(delay), ms(delay))
         });
-        let client = || {
+        let new_client = || {
             let nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
             let builder = kind.settings(Redlock::builder().nodes(nodes.collect()));
             let retry = quorate::Retry::new(ms(1), ms(3)).seed(1);
@@ -154,8 +154,8 @@ impl SlowWorld {
         };
         let world = Self {
             kind,
-            first_client: client(),
-            second_client: client(),
+            first_client: new_client(),
+            second_client: new_client(),
             nodes: nodes.to_vec(),
         };
         kind.prepare(&world.first_client).await;

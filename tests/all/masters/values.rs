@@ -21,15 +21,15 @@ impl Scene {
     /// The URLs of the servers with the indexes in `indices`. If an index is also in `unreachable`, the URL contains an unknown
     /// user, so the server refuses the login.
     fn urls_without(&self, indices: &[usize], unreachable: &[usize]) -> Vec<String> {
-        let url = |index: &usize| {
-            let url = &self.servers.urls()[*index];
+        let url_or_unreachable = |index: &usize| {
+            let url_or_unreachable = &self.servers.urls()[*index];
             if unreachable.contains(index) {
-                url.replace("redis://", "redis://nobody:x@")
+                url_or_unreachable.replace("redis://", "redis://nobody:x@")
             } else {
-                url.clone()
+                url_or_unreachable.clone()
             }
         };
-        indices.iter().map(url).collect()
+        indices.iter().map(url_or_unreachable).collect()
     }
 
     fn guarded_builder(&self, indices: &[usize], unreachable: &[usize]) -> RedlockBuilder {
@@ -47,17 +47,17 @@ impl Scene {
     }
 
     fn joint_client_without(&self, unreachable: &[usize]) -> Redlock {
-        let next = self.urls_without(&[2, 3, 4], unreachable);
+        let next_urls = self.urls_without(&[2, 3, 4], unreachable);
         let joint_client = self
             .guarded_builder(&[0, 1, 2], unreachable)
-            .next_masters(next);
+            .next_masters(next_urls);
         joint_client.build().expect("both")
     }
 
     fn stored_text(&self, server: usize, name: &str) -> Option<String> {
-        let stored_text = format!("quorate:value:{name}");
-        let stored_text = ask_server(&self.servers[server], &["GET", &stored_text]);
-        stored_text.text().map(std::borrow::Cow::into_owned)
+        let value_key = format!("quorate:value:{name}");
+        let get_reply = ask_server(&self.servers[server], &["GET", &value_key]);
+        get_reply.text().map(std::borrow::Cow::into_owned)
     }
 
     async fn restart_empty(&self, server: usize) {
@@ -83,8 +83,8 @@ fn carried_values(survey: &Survey) -> Vec<String> {
 }
 
 async fn take_units(redlock: &Redlock, units: u64) -> Take {
-    let taken = redlock.quota("beans").take(units).await;
-    taken.unwrap_or_else(|error| panic!("{error}"))
+    let take_result = redlock.quota("beans").take(units).await;
+    take_result.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Tests that a job does not run twice in its period if one old master after another fails. At most one of them is
@@ -92,11 +92,11 @@ async fn take_units(redlock: &Redlock, units: u64) -> Take {
 #[tokio::test]
 async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
     let scene = Scene::start();
-    let once = |redlock: &Redlock| redlock.once("job", PERIOD);
+    let create_job = |redlock: &Redlock| redlock.once("job", PERIOD);
     let joint_client = scene.joint_client_without(&[]);
     begin(&joint_client.change().expect("a change")).await;
-    once(&joint_client).create().await.expect("created");
-    let outcome = once(&scene.old_client_without(&[2]))
+    create_job(&joint_client).create().await.expect("created");
+    let outcome = create_job(&scene.old_client_without(&[2]))
         .at_most_once(async |_| ())
         .await;
     assert_eq!(outcome, Ok(OnceOutcome::Done(())));
@@ -109,9 +109,11 @@ async fn once_job_does_not_run_twice_when_old_masters_fail_one_after_another() {
         "{missing:?}"
     );
     let joint_client = scene.joint_client_without(&[]);
-    let open = run_change(&joint_client).await.expect("open");
-    assert_eq!(carried_values(&open), ["\"job\": carried"]);
-    let outcome = once(&scene.next_client()).at_most_once(async |_| ()).await;
+    let open_survey = run_change(&joint_client).await.expect("open");
+    assert_eq!(carried_values(&open_survey), ["\"job\": carried"]);
+    let outcome = create_job(&scene.next_client())
+        .at_most_once(async |_| ())
+        .await;
     assert!(
         matches!(outcome, Ok(OnceOutcome::AlreadyDone { .. })),
         "{outcome:?}"
@@ -148,8 +150,8 @@ async fn step_open_fails_until_the_operator_drops_a_value_that_a_majority_lost()
         .drop_quota()
         .await
         .expect("dropped");
-    let open = run_change(&joint_client).await.expect("open");
-    assert!(open.carried.is_empty(), "{open:?}");
+    let open_survey = run_change(&joint_client).await.expect("open");
+    assert!(open_survey.carried.is_empty(), "{open_survey:?}");
     let units_left = scene.next_client().quota("beans").left().await;
     assert!(
         matches!(units_left, Err(ValueError::Missing(_))),
@@ -168,9 +170,9 @@ async fn quota_deleted_during_a_change_of_masters_is_not_restored() {
         .await
         .expect("created");
     old.quota("beans").drop_quota().await.expect("dropped");
-    let open = run_change(&joint_client).await.expect("open");
+    let open_survey = run_change(&joint_client).await.expect("open");
     assert_eq!(
-        carried_values(&open),
+        carried_values(&open_survey),
         ["\"beans\": removed, because no old master has the value"]
     );
     let units_left = scene.next_client().quota("beans").left().await;
@@ -208,12 +210,12 @@ async fn change_back_to_former_masters_ignores_outdated_values_on_these_masters(
     );
     assert_eq!(advice.len(), 2, "{advice:?}");
     run_change(&return_builder).await.expect("open");
-    let first = scene.settings(0..3).masters_generation(2);
-    let first = first
+    let first_builder = scene.settings(0..3).masters_generation(2);
+    let first_client = first_builder
         .build()
         .expect("the settings with the original masters must be valid");
-    assert_eq!(first.quota("beans").left().await, Ok(3));
-    let units_left = first.quota("peas").left().await;
+    assert_eq!(first_client.quota("beans").left().await, Ok(3));
+    let units_left = first_client.quota("peas").left().await;
     assert!(
         matches!(units_left, Err(ValueError::Missing(_))),
         "{units_left:?}"
@@ -245,9 +247,9 @@ async fn stored_values_left_by_an_abandoned_change_are_not_used_by_the_next_chan
     // The operator abandons the change of masters, and all clients use only the old masters again.
     assert_eq!(take_units(&old, 7).await, Take::Taken { left: 3 });
     begin(&joint_client.change().expect("a change")).await;
-    let open = run_change(&joint_client).await.expect("open");
-    assert_eq!(carried_values(&open), ["\"beans\": carried"]);
-    assert_eq!(open.stage(), ChangeStage::Open);
+    let open_survey = run_change(&joint_client).await.expect("open");
+    assert_eq!(carried_values(&open_survey), ["\"beans\": carried"]);
+    assert_eq!(open_survey.stage(), ChangeStage::Open);
     assert_eq!(scene.next_client().quota("beans").left().await, Ok(3));
 }
 
@@ -295,7 +297,7 @@ async fn try_record_after_close(scene: &Scene, old: &Redlock, reconnects: bool) 
     let is_never_recorded = |index| {
         scene
             .stored_text(index, "job")
-            .is_some_and(|stored_text| stored_text.ends_with(" once never"))
+            .is_some_and(|text| text.ends_with(" once never"))
     };
     assert!((0..3).all(is_never_recorded), "{outcome:?}");
     matches!(outcome, Ok(OnceOutcome::Done(_)))
@@ -345,7 +347,7 @@ async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     let change = joint_client.change().expect("a change");
     begin(&change).await;
     let owner = joint_client.owner("order-7").expect("the id must be valid");
-    let first = owner.acquire("job").await.expect("free");
+    let first_guard = owner.acquire("job").await.expect("free");
     // Set the fencing counter of one master an hour ahead, as a client with a wrong clock would.
     let set_command = ["SET", "quorate:fence:job", &hour_ahead.to_string()];
     ask_server(&scene.servers[0], &set_command);
@@ -356,20 +358,20 @@ async fn fencing_counter_is_not_copied_while_an_owner_holds_the_lock() {
     let names_the_owner = |line: &String| line.contains("\"job\"") && line.contains("order-7");
     assert!(missing.iter().any(names_the_owner), "{missing:?}");
     assert!(
-        first.is_valid(),
+        first_guard.is_valid(),
         "the lock must be renewed on the old and the next masters"
     );
-    let third_acquire = scene
+    let joint_client = scene
         .joint_client()
         .owner("order-7")
         .expect("the id must be valid");
-    let third_acquire = third_acquire
+    let third_acquire = joint_client
         .acquire("job")
         .await
         .expect("a further hold of the owner must join its first hold");
-    assert_eq!(third_acquire.fencing_token(), first.fencing_token());
+    assert_eq!(third_acquire.fencing_token(), first_guard.fencing_token());
     third_acquire.release().await;
-    first.release().await;
+    first_guard.release().await;
     change.open(&closed).await.expect("open");
     assert!(u128::from(super::fencing_token_of_job(&next).await) > hour_ahead);
 }
@@ -391,9 +393,9 @@ async fn outdated_stored_values_on_next_masters_are_reported_and_removed() {
         "{advice:?}"
     );
     assert_eq!(advice.len(), 2, "{advice:?}");
-    let open = run_change(&joint_client).await.expect("open");
+    let open_survey = run_change(&joint_client).await.expect("open");
     assert_eq!(
-        carried_values(&open),
+        carried_values(&open_survey),
         ["\"beans\": removed, because no old master has the value"]
     );
     scene
@@ -421,10 +423,10 @@ async fn quota_units_taken_before_a_change_of_masters_stay_taken() {
     assert_eq!(take_units(&joint_client, 1).await, Take::Taken { left: 9 });
     let old = builder_for(&[0, 1, 2], &[2]).build().expect("old");
     assert_eq!(take_units(&old, 5).await, Take::Taken { left: 4 });
-    let open = run_change(&joint_client).await.expect("open");
-    assert_eq!(carried_values(&open), ["\"beans\": carried"]);
-    let next = builder_for(&[1, 2, 3], &[1]).masters_generation(1);
-    let next = next.build().expect("next");
+    let open_survey = run_change(&joint_client).await.expect("open");
+    assert_eq!(carried_values(&open_survey), ["\"beans\": carried"]);
+    let next_builder = builder_for(&[1, 2, 3], &[1]).masters_generation(1);
+    let next = next_builder.build().expect("next");
     assert_eq!(next.quota("beans").left().await, Ok(4));
 }
 
@@ -471,21 +473,21 @@ async fn change_of_masters_copies_the_stored_values_of_every_key_prefix() {
         let old = builder.build().expect("old");
         old.quota("beans").create(3).await.expect("created");
     }
-    let other = scene.settings(0..3).prefix("a-much-longer-prefix:");
-    let other = other.next_masters(scene.urls(2..5));
-    let open = run_change(&other.build().expect("both"))
+    let other_builder = scene.settings(0..3).prefix("a-much-longer-prefix:");
+    let other = other_builder.next_masters(scene.urls(2..5));
+    let open_survey = run_change(&other.build().expect("both"))
         .await
         .expect("open");
     assert_eq!(
-        carried_values(&open),
+        carried_values(&open_survey),
         [
             "\"a-much-longer-prefix:beans\": carried",
             "\"shop:beans\": carried"
         ]
     );
     for prefix in ["shop:", "a-much-longer-prefix:"] {
-        let next = scene.settings(2..5).prefix(prefix);
-        let next = next.masters_generation(1).build().expect("next");
+        let next_builder = scene.settings(2..5).prefix(prefix);
+        let next = next_builder.masters_generation(1).build().expect("next");
         assert_eq!(next.quota("beans").left().await, Ok(3));
     }
 }
