@@ -31,8 +31,8 @@ impl KeyStates {
     /// Reads the state of the lock `key` on `master`.
     pub(super) async fn read(master: &TestedMaster, key: &[u8]) -> Self {
         let status = master.send(requests::status(key)).await;
-        let note = [b"quorate:note:", key].concat();
-        let keys = [key.to_vec(), counter_key(key), note];
+        let note_key = [b"quorate:note:", key].concat();
+        let keys = [key.to_vec(), counter_key(key), note_key];
         let keys = keys.map(|key| master.keys().read_with_ttl(&key)).into();
         Self { status, keys }
     }

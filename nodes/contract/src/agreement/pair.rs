@@ -188,8 +188,8 @@ impl Pair {
         if self.other.is_store() {
             // When a client begins to listen, a store sends it a wake-up for every lock for which it waits. So the
             // store may send more wake-ups than the memory master, but not fewer.
-            let missing = a.iter().find(|key| !b.contains(key));
-            prop_assert_eq!(missing, None, "a wake-up of step {} was not sent", step);
+            let missing_key = a.iter().find(|key| !b.contains(key));
+            prop_assert_eq!(missing_key, None, "a wake-up of step {} was not sent", step);
         } else {
             prop_assert_eq!(a, b, "the wake-ups of step {} must agree", step);
         }
@@ -232,6 +232,6 @@ fn split_by_lock(request: &Request) -> Vec<(Request, usize)> {
     if distinct.len() == keys.len() {
         return Vec::new();
     }
-    let counts = claims.iter().map(|claim| claim.keys().count());
-    requests.into_iter().zip(counts).collect()
+    let key_counts = claims.iter().map(|claim| claim.keys().count());
+    requests.into_iter().zip(key_counts).collect()
 }

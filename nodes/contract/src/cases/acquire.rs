@@ -56,10 +56,10 @@ pub async fn repeated_acquire_by_the_holder_is_granted_again_and_changes_nothing
     master: &TestedMaster,
 ) {
     let claim = claim(KEY, 1);
-    let first = master.granted(acquire(&claim, secs(60), now())).await;
+    let first_number = master.granted(acquire(&claim, secs(60), now())).await;
     let again = master.granted(acquire(&claim, LONG, now() + 500_000)).await;
-    assert_eq!(again, first);
-    assert_eq!(master.keys().counter(KEY), Some(first));
+    assert_eq!(again, first_number);
+    assert_eq!(master.keys().counter(KEY), Some(first_number));
     assert_about(master.keys().ttl(KEY), secs(60));
 }
 
@@ -131,10 +131,13 @@ pub async fn granted_fencing_number_exceeds_a_counter_above_the_proposed_number(
 }
 
 pub async fn expired_lock_can_be_acquired_by_another_client(master: &TestedMaster) {
-    let first = master.granted(acquire(&claim(KEY, 1), ms(20), now())).await;
+    let first_number = master.granted(acquire(&claim(KEY, 1), ms(20), now())).await;
     tokio::time::sleep(ms(60)).await;
-    let second = master.granted(acquire(&claim(KEY, 2), LONG, now())).await;
-    assert!(second > first, "{second} must be above {first}");
+    let second_number = master.granted(acquire(&claim(KEY, 2), LONG, now())).await;
+    assert!(
+        second_number > first_number,
+        "{second_number} must be above {first_number}"
+    );
     assert_eq!(master.keys().read(KEY), Some(token_text(2)));
 }
 
@@ -153,8 +156,8 @@ pub async fn ttl_is_rounded_up_to_whole_milliseconds(master: &TestedMaster) {
     for claim in [claim(b"a", 1), queued(b"b", 1, 7)] {
         master.granted(acquire(&claim, short_ttl, now())).await;
     }
-    let classic = classic(b"c", 1);
-    let reply = master.send(acquire(&classic, short_ttl, now())).await;
+    let classic_claim = classic(b"c", 1);
+    let reply = master.send(acquire(&classic_claim, short_ttl, now())).await;
     assert_eq!(reply, Ok(Answer::Granted { counter: None }));
     let held_claim = claim(b"d", 1);
     master.granted(acquire(&held_claim, LONG, now())).await;

@@ -80,18 +80,18 @@ pub async fn confirmation_restores_a_deleted_fencing_counter(master: &TestedMast
 pub async fn confirmation_fails_if_the_fencing_counter_or_the_lock_key_has_another_data_type(
     master: &TestedMaster,
 ) {
-    let first = claim(KEY, 1);
-    let counter = master.granted(acquire(&first, LONG, now())).await;
+    let first_claim = claim(KEY, 1);
+    let counter = master.granted(acquire(&first_claim, LONG, now())).await;
     master.keys().put_foreign(&counter_key(KEY));
-    let reply = master.send(confirm(&first, counter)).await;
+    let reply = master.send(confirm(&first_claim, counter)).await;
     assert_eq!(reply, Err(Fault::WrongType));
     assert_eq!(
         master.keys().read(&counter_key(KEY)).as_deref(),
         Some(&b"foreign"[..])
     );
-    let second = claim(b"other", 1);
+    let second_claim = claim(b"other", 1);
     master.keys().put_foreign(b"other");
-    let reply = master.send(confirm(&second, counter)).await;
+    let reply = master.send(confirm(&second_claim, counter)).await;
     assert_eq!(reply, Err(Fault::WrongType));
     assert_eq!(master.keys().counter(b"other"), None);
 }

@@ -47,13 +47,13 @@ fn assert_counter_is_month_ahead(master: &TestedMaster, key: &[u8], label: &str)
         .keys()
         .counter(key)
         .unwrap_or_else(|| panic!("{label}: the fencing counter must exist"));
-    let ahead = Duration::from_micros(counter.saturating_sub(now()));
+    let time_ahead = Duration::from_micros(counter.saturating_sub(now()));
     assert!(
-        ahead + secs(60) > AHEAD,
+        time_ahead + secs(60) > AHEAD,
         "{label}: the fencing counter must be about a month ahead, but is {counter}"
     );
     println!("{label}");
-    assert_about(master.keys().ttl(&counter_key(key)), DAY + ahead);
+    assert_about(master.keys().ttl(&counter_key(key)), DAY + time_ahead);
 }
 
 /// A fencing counter is a time in microseconds. Tests a counter that is a month ahead of the clock. If it expired
@@ -159,11 +159,11 @@ pub async fn counter_raised_ahead_of_the_clock_expires_a_day_after_the_time_in_i
     master: &TestedMaster,
 ) {
     let number_ahead = now() + AHEAD.as_micros() as u64;
-    let holder = claim(KEY, 1);
-    let number = master.granted(acquire(&holder, LONG, now())).await;
-    let reply = master.send(write(&holder, number_ahead, b"3")).await;
+    let holder_claim = claim(KEY, 1);
+    let number = master.granted(acquire(&holder_claim, LONG, now())).await;
+    let reply = master.send(write(&holder_claim, number_ahead, b"3")).await;
     assert!(matches!(reply, Ok(Answer::Written { .. })), "{reply:?}");
-    let reply = master.send(read(&holder, number)).await;
+    let reply = master.send(read(&holder_claim, number)).await;
     assert_eq!(reply, Ok(Answer::CounterAbove(number_ahead)));
     assert_counter_is_month_ahead(master, KEY, "the number of a value");
     // This renewal restores a reader's lock, and must increase the fencing counter by one.
@@ -173,8 +173,8 @@ pub async fn counter_raised_ahead_of_the_clock_expires_a_day_after_the_time_in_i
         number_ahead.to_string().as_bytes(),
         Some(LONG),
     );
-    let reader = group_claim(&[KEY], &Mode::Class(Class::Shared), number);
-    let reply = master.send(extend(&[(&reader, LONG)])).await;
+    let reader_claim = group_claim(&[KEY], &Mode::Class(Class::Shared), number);
+    let reply = master.send(extend(&[(&reader_claim, LONG)])).await;
     assert_eq!(reply, Ok(extended(&[Extended::Restored])));
     assert_eq!(master.keys().counter(KEY), Some(number_ahead + 1));
     assert_counter_is_month_ahead(master, KEY, "a reader that is restored");
@@ -183,11 +183,11 @@ pub async fn counter_raised_ahead_of_the_clock_expires_a_day_after_the_time_in_i
 pub async fn fencing_counter_far_ahead_of_every_clock_can_be_set_and_is_kept_for_decades(
     master: &TestedMaster,
 ) {
-    let holder = claim(KEY, 1);
+    let holder_claim = claim(KEY, 1);
     for number in [1 << 52, (1 << 53) - 2, u64::MAX] {
         master.keys().clear();
-        master.granted(acquire(&holder, LONG, now())).await;
-        let reply = master.send(confirm(&holder, number)).await;
+        master.granted(acquire(&holder_claim, LONG, now())).await;
+        let reply = master.send(confirm(&holder_claim, number)).await;
         assert_eq!(reply, Ok(Answer::Confirmed), "{number}");
         assert_eq!(master.keys().counter(KEY), Some(number));
         let ttl_years = master
@@ -195,7 +195,7 @@ pub async fn fencing_counter_far_ahead_of_every_clock_can_be_set_and_is_kept_for
             .ttl(&counter_key(KEY))
             .map(|ttl_left| ttl_left.as_secs() / 86_400 / 365);
         assert!(ttl_years >= Some(80), "{number}: {ttl_years:?}");
-        let reply = master.send(release(&holder)).await;
+        let reply = master.send(release(&holder_claim)).await;
         assert_eq!(reply, Ok(Answer::Released(true)), "{number}");
     }
 }

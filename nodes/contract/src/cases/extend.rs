@@ -53,9 +53,9 @@ pub async fn extension_does_not_change_the_lock_key_of_another_holder(master: &T
 
 pub async fn lock_key_of_another_data_type_is_not_extended(master: &TestedMaster) {
     master.keys().put_foreign(KEY);
-    let other = claim(b"other", 1);
+    let other_claim = claim(b"other", 1);
     let reply = master
-        .send(extend(&[(&claim(KEY, 1), LONG), (&other, LONG)]))
+        .send(extend(&[(&claim(KEY, 1), LONG), (&other_claim, LONG)]))
         .await;
     assert_eq!(
         reply,

@@ -78,9 +78,11 @@ pub async fn break_record_outlives_the_longest_ttl_of_any_client(master: &Tested
     };
     let group = Group::new(vec![part]);
     group.agreed(number);
-    let reader = Claim::new("", KEY, token(2), true).with_fairness(Fairness::Fair(None));
-    let reader = Arc::new(reader.with_group(group));
-    master.granted(acquire(&reader, short_ttl, now())).await;
+    let unqueued_claim = Claim::new("", KEY, token(2), true).with_fairness(Fairness::Fair(None));
+    let reader_claim = Arc::new(unqueued_claim.with_group(group));
+    master
+        .granted(acquire(&reader_claim, short_ttl, now()))
+        .await;
     master
         .force_release(KEY)
         .await
@@ -112,9 +114,9 @@ pub async fn first_of_hundreds_of_force_released_holders_cannot_renew_its_lock(
                 .expect("the force-release must succeed");
         }
     }
-    let first = Token::from_bytes([&[0][..], &[1; 15]].concat().try_into().expect("sixteen"));
-    let first = Arc::new(Claim::new("", KEY, first, true));
-    let reply = master.send(extend(&[(&first, LONG)])).await;
+    let first_token = Token::from_bytes([&[0][..], &[1; 15]].concat().try_into().expect("sixteen"));
+    let first_claim = Arc::new(Claim::new("", KEY, first_token, true));
+    let reply = master.send(extend(&[(&first_claim, LONG)])).await;
     assert_eq!(reply, Ok(extended(&[Extended::NotOurs])));
     let break_record_key = master.keys().read(&break_record_key(KEY)).expect("a mark");
     assert!(
@@ -141,8 +143,10 @@ pub async fn force_release_is_refused_if_the_break_record_is_full(master: &Teste
         .await
         .expect("there must be room for one lock");
     master.granted(acquire(&claim(KEY, 2), LONG, now())).await;
-    let refused = master.force_release(KEY).await;
-    let reply = refused.expect_err("the record must be full").to_string();
+    let refused_release = master.force_release(KEY).await;
+    let reply = refused_release
+        .expect_err("the record must be full")
+        .to_string();
     assert!(reply.contains("the break record is full"), "{reply}");
     assert!(reply.contains("quorate:broken:job"), "{reply}");
     assert_eq!(master.keys().read(KEY), Some(token_text(2)));

@@ -48,7 +48,7 @@ fn queued_pairs() -> [QueuedPair; 4] {
             Arc::new(with(claim))
         })
     };
-    let group = |mode: Mode| {
+    let with_mode = |mode: Mode| {
         move |claim: Claim| {
             let key = KEY.into();
             let mode = mode.clone();
@@ -63,9 +63,9 @@ fn queued_pairs() -> [QueuedPair; 4] {
         (
             "several",
             KEY.to_vec(),
-            claim_pair(&group(Mode::Exclusive), KEY),
+            claim_pair(&with_mode(Mode::Exclusive), KEY),
         ),
-        ("readers", KEY.to_vec(), claim_pair(&group(shared), KEY)),
+        ("readers", KEY.to_vec(), claim_pair(&with_mode(shared), KEY)),
         (
             "permits",
             permit().line().to_vec(),
@@ -136,15 +136,15 @@ pub async fn missing_ticket_key_is_restored_to_the_largest_ticket_even_by_a_wait
 
 /// Collects the lock keys for which process 7 is woken.
 #[derive(Clone, Default)]
-struct Woken(Arc<Mutex<Vec<Vec<u8>>>>);
+struct WokenKeys(Arc<Mutex<Vec<Vec<u8>>>>);
 
-impl WakeSink for Woken {
+impl WakeSink for WokenKeys {
     fn woken(&self, _: usize, key: &[u8]) {
         self.0.lock().expect("no panic").push(key.to_vec());
     }
 }
 
-impl Woken {
+impl WokenKeys {
     /// Collects the wake-ups that this master sends to process `n`.
     fn subscribe(master: &TestedMaster, n: u8) -> Self {
         let woken = Self::default();
@@ -176,7 +176,7 @@ fn queued_with_heartbeat(n: u8, number: u64, heartbeat: Duration) -> Arc<Claim> 
 pub async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_has_not_ended(
     master: &TestedMaster,
 ) {
-    let live_wake_ups = Woken::subscribe(master, 7);
+    let live_wake_ups = WokenKeys::subscribe(master, 7);
     master.keys().put(KEY, b"another client", Some(LONG));
     largest_ticket(
         master,
@@ -202,20 +202,20 @@ pub async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_has_not_
 pub async fn ticket_key_of_a_new_queue_expires_with_its_only_waiter(master: &TestedMaster) {
     master.keys().put(KEY, b"another client", Some(LONG));
     // The waiter `first` has left. Its long heartbeat time must not affect the ticket key that `second` creates.
-    let first = queued_with_heartbeat(7, 5, secs(240));
-    largest_ticket(master, acquire(&first, LONG, now())).await;
-    let left = master.send(release(&first)).await;
-    assert_eq!(left, Ok(Answer::Released(false)));
+    let first_claim = queued_with_heartbeat(7, 5, secs(240));
+    largest_ticket(master, acquire(&first_claim, LONG, now())).await;
+    let release_reply = master.send(release(&first_claim)).await;
+    assert_eq!(release_reply, Ok(Answer::Released(false)));
     master.keys().delete_ticket(KEY);
-    let second = queued_with_heartbeat(6, 3, SHORT_HEARTBEAT);
+    let second_claim = queued_with_heartbeat(6, 3, SHORT_HEARTBEAT);
     assert_eq!(
-        largest_ticket(master, acquire(&second, LONG, now())).await,
+        largest_ticket(master, acquire(&second_claim, LONG, now())).await,
         3
     );
     tokio::time::sleep(2 * SHORT_HEARTBEAT).await;
-    let third = queued_with_heartbeat(5, 1, secs(240));
+    let third_claim = queued_with_heartbeat(5, 1, secs(240));
     assert_eq!(
-        largest_ticket(master, acquire(&third, LONG, now())).await,
+        largest_ticket(master, acquire(&third_claim, LONG, now())).await,
         1
     );
 }
@@ -223,32 +223,32 @@ pub async fn ticket_key_of_a_new_queue_expires_with_its_only_waiter(master: &Tes
 pub async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_ticket_key_was_restored(
     master: &TestedMaster,
 ) {
-    let woken = Woken::subscribe(master, 7);
-    let held: Vec<_> = (1..=6)
+    let woken = WokenKeys::subscribe(master, 7);
+    let held_claims: Vec<_> = (1..=6)
         .map(|n| unqueued_claim(&[KEY, &[b'0' + n]].concat(), n))
         .collect();
-    for holder in &held {
+    for holder in &held_claims {
         master.granted(acquire(holder, LONG, now())).await;
     }
-    let lock = held[3].key();
-    let waits = queued(lock, 7, 3);
-    largest_ticket(master, acquire(&waits, LONG, now())).await;
-    master.keys().delete_ticket(lock);
-    largest_ticket(master, acquire(&waits, LONG, now())).await;
+    let lock_key = held_claims[3].key();
+    let waiting_claim = queued(lock_key, 7, 3);
+    largest_ticket(master, acquire(&waiting_claim, LONG, now())).await;
+    master.keys().delete_ticket(lock_key);
+    largest_ticket(master, acquire(&waiting_claim, LONG, now())).await;
     // While this status request runs, the node collects the following releases, and sends them together as one call.
     let mut replies = ReplyCollector::new();
-    replies.send(master.node(), 0, status(lock));
-    for (n, holder) in held.iter().enumerate() {
+    replies.send(master.node(), 0, status(lock_key));
+    for (n, holder) in held_claims.iter().enumerate() {
         replies.send(master.node(), 1 + n, release(holder));
     }
-    for (n, reply) in replies.collect(1 + held.len()).await {
+    for (n, reply) in replies.collect(1 + held_claims.len()).await {
         assert!(
             n == 0 || reply == Ok(Answer::Released(true)),
             "{n}: {reply:?}"
         );
     }
     eventually("the first waiter of the queue must be woken", || {
-        woken.contains(lock)
+        woken.contains(lock_key)
     })
     .await;
     // Even in a batch with other acquires, an acquire that is not queued must not overtake the queued waiter.
@@ -259,8 +259,8 @@ pub async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_ticket_key_
         replies.send(master.node(), n, acquire(claim, LONG, now()));
     }
     for (n, reply) in replies.collect(claims.len()).await {
-        let granted = matches!(reply, Ok(Answer::Granted { .. }));
-        assert_eq!(granted, claims[n].key() != lock, "{n}: {reply:?}");
+        let is_granted = matches!(reply, Ok(Answer::Granted { .. }));
+        assert_eq!(is_granted, claims[n].key() != lock_key, "{n}: {reply:?}");
     }
-    master.granted(acquire(&waits, LONG, now())).await;
+    master.granted(acquire(&waiting_claim, LONG, now())).await;
 }

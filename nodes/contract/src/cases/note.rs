@@ -142,8 +142,8 @@ pub async fn renewal_extends_the_note_and_reports_a_missing_note(master: &Tested
     master.keys().put_foreign(&note_key(KEY));
     let renewed = master.send(extend(&[(&holder, LONG)])).await;
     assert_eq!(renewed, extended(Extended::Unnoted));
-    let left = master.keys().read(&note_key(KEY));
-    assert_eq!(left.as_deref(), Some(&b"foreign"[..]));
+    let stored_note = master.keys().read(&note_key(KEY));
+    assert_eq!(stored_note.as_deref(), Some(&b"foreign"[..]));
     master.keys().delete(KEY);
     let renewed = master.send(extend(&[(&holder, LONG)])).await;
     assert_eq!(renewed, extended(Extended::Restored));
@@ -167,15 +167,15 @@ pub async fn renewal_without_the_note_flag_leaves_the_note_unchanged(master: &Te
             items: [item].into(),
         }
     };
-    let kept = Ok(Answer::Extended(vec![Extended::Kept]));
-    assert_eq!(master.send(alone()).await, kept);
+    let kept_answer = Ok(Answer::Extended(vec![Extended::Kept]));
+    assert_eq!(master.send(alone()).await, kept_answer);
     assert_about(master.keys().ttl(KEY), LONG);
     assert_about(
         master.keys().ttl(&note_key(KEY)),
         NOTE_TTL_FACTOR * secs(100),
     );
     master.keys().delete(&note_key(KEY));
-    assert_eq!(master.send(alone()).await, kept);
+    assert_eq!(master.send(alone()).await, kept_answer);
 }
 
 pub async fn status_does_not_show_a_note_whose_lock_key_is_gone(master: &TestedMaster) {
@@ -189,8 +189,8 @@ pub async fn status_does_not_show_a_note_whose_lock_key_is_gone(master: &TestedM
     master.keys().delete(KEY);
     assert!(master.keys().read(&note_key(KEY)).is_some());
     assert_eq!(master.status(KEY).await.note, None);
-    let next = claim(KEY, 2);
-    master.granted(acquire(&next, LONG, now())).await;
+    let next_claim = claim(KEY, 2);
+    master.granted(acquire(&next_claim, LONG, now())).await;
     assert_eq!(master.status(KEY).await.note, None);
 }
 
@@ -223,10 +223,10 @@ pub async fn release_removes_only_the_note_of_the_released_holder(master: &Teste
         .send(note(&holder, "one", false))
         .await
         .expect("the master must answer the request");
-    let late = claim(KEY, 2);
-    late.take_note();
+    let late_claim = claim(KEY, 2);
+    late_claim.take_note();
     assert_eq!(
-        master.send(release(&late)).await,
+        master.send(release(&late_claim)).await,
         Ok(Answer::Released(false))
     );
     assert_eq!(
@@ -254,13 +254,13 @@ pub async fn release_removes_only_the_note_of_the_released_holder(master: &Teste
 }
 
 pub async fn leftover_note_is_never_shown_for_another_holder(master: &TestedMaster) {
-    let first = claim(KEY, 1);
-    master.granted(acquire(&first, LONG, now())).await;
+    let first_claim = claim(KEY, 1);
+    master.granted(acquire(&first_claim, LONG, now())).await;
     master
-        .send(note(&first, "one", false))
+        .send(note(&first_claim, "one", false))
         .await
         .expect("the master must answer the request");
-    let left = master.keys().read(&note_key(KEY)).expect("a note");
+    let stored_note = master.keys().read(&note_key(KEY)).expect("a note");
     master.keys().delete(KEY);
     assert_eq!(
         master.status(KEY).await.note,
@@ -268,7 +268,7 @@ pub async fn leftover_note_is_never_shown_for_another_holder(master: &TestedMast
         "a free lock must not have a note"
     );
     master.granted(acquire(&claim(KEY, 2), LONG, now())).await;
-    assert_eq!(master.keys().read(&note_key(KEY)), Some(left));
+    assert_eq!(master.keys().read(&note_key(KEY)), Some(stored_note));
     assert_eq!(master.status(KEY).await.note, None);
     let Ok(Answer::Refused { line, .. }) =
         master.send(acquire(&queued(KEY, 3, 1), LONG, now())).await
@@ -286,9 +286,9 @@ pub async fn refusal_of_an_ordered_acquire_contains_the_holders_note(master: &Te
         let Ok(Answer::Refused { line, .. }) = reply else {
             panic!("{reply:?}")
         };
-        let line = line.expect("a line");
-        assert_eq!(line.holder, Some(token_text(1)));
-        assert_eq!(host_of(line.note), known);
+        let queue_info = line.expect("a line");
+        assert_eq!(queue_info.holder, Some(token_text(1)));
+        assert_eq!(host_of(queue_info.note), known);
         master
             .send(note(&holder, "one", false))
             .await
@@ -330,13 +330,13 @@ pub async fn note_key_of_another_data_type_is_ignored(master: &TestedMaster) {
         .force_release(KEY)
         .await
         .expect("the force-release must succeed");
-    let left = master.keys().read(&note_key(KEY));
-    assert_eq!(left.as_deref(), Some(&b"foreign"[..]));
+    let stored_note = master.keys().read(&note_key(KEY));
+    assert_eq!(stored_note.as_deref(), Some(&b"foreign"[..]));
     // A lock key of another data type has no holder.
     master.keys().put_foreign(b"other");
-    let other = claim(b"other", 1);
+    let other_claim = claim(b"other", 1);
     assert_eq!(
-        master.send(note(&other, "one", false)).await,
+        master.send(note(&other_claim, "one", false)).await,
         Ok(noted_answer(false))
     );
 }
@@ -369,9 +369,9 @@ fn written_notes(master: &TestedMaster, reply: Result<Answer, Fault>) -> (bool, 
 
 /// Collects the leaders that were announced to an observer.
 #[derive(Clone, Default)]
-struct Announced(Arc<Mutex<Vec<Vec<u8>>>>);
+struct AnnouncedKeys(Arc<Mutex<Vec<Vec<u8>>>>);
 
-impl WakeSink for Announced {
+impl WakeSink for AnnouncedKeys {
     fn woken(&self, _: usize, _: &[u8]) {}
 
     fn announced(&self, _: usize, key: &[u8]) {
@@ -380,20 +380,20 @@ impl WakeSink for Announced {
 }
 
 pub async fn new_leader_is_announced_to_its_observers(master: &TestedMaster) {
-    let announced = Announced::default();
+    let announced = AnnouncedKeys::default();
     master.node().subscribe(Subscriber {
         process: "0000000000000007".into(),
         node: 0,
         sink: Arc::new(announced.clone()),
     });
-    let watch = |on| Request::Watch {
+    let watch_request = |on| Request::Watch {
         key: KEY.into(),
         on,
     };
     // Mix watch requests with other requests. The answers must stay in order.
     assert_eq!(master.status(KEY).await, KeyState::default());
-    assert_eq!(master.send(watch(true)).await, Ok(Answer::Watching));
-    assert_eq!(master.send(watch(true)).await, Ok(Answer::Watching));
+    assert_eq!(master.send(watch_request(true)).await, Ok(Answer::Watching));
+    assert_eq!(master.send(watch_request(true)).await, Ok(Answer::Watching));
     let holder = claim(KEY, 1);
     master.granted(acquire(&holder, LONG, now())).await;
     master
@@ -408,7 +408,10 @@ pub async fn new_leader_is_announced_to_its_observers(master: &TestedMaster) {
         *announced.0.lock().expect("no panic") == [KEY.to_vec()]
     })
     .await;
-    assert_eq!(master.send(watch(false)).await, Ok(Answer::Watching));
+    assert_eq!(
+        master.send(watch_request(false)).await,
+        Ok(Answer::Watching)
+    );
     assert_eq!(master.status(KEY).await.holder, Some(token_text(1)));
 }
 
@@ -451,14 +454,14 @@ pub async fn listing_returns_string_keys_whose_names_match_the_pattern(master: &
     master.keys().put(b"aab", b"x", None);
     master.keys().put(b"gone", b"x", Some(ms(1)));
     master.keys().put_foreign(b"job:list");
-    let all = listed(master, b"job:*").await;
-    assert_eq!(all.len(), 50, "{all:?}");
+    let listed_names = listed(master, b"job:*").await;
+    assert_eq!(listed_names.len(), 50, "{listed_names:?}");
     assert_eq!(listed(master, b"a\\**").await, ["a*b"]);
     assert_eq!(listed(master, b"nothing*").await, [""; 0]);
 }
 
 pub async fn each_reader_has_its_own_note_which_its_release_removes(master: &TestedMaster) {
-    let reader = |n| {
+    let reader_claim = |n| {
         let part = Part {
             key: KEY.into(),
             mode: Mode::Class(Class::Shared),
@@ -466,7 +469,7 @@ pub async fn each_reader_has_its_own_note_which_its_release_removes(master: &Tes
         let claim = Claim::new("", KEY, token(n), true);
         Arc::new(claim.with_group(Group::new(vec![part])))
     };
-    let (one, two, unknown) = (reader(1), reader(2), reader(3));
+    let (one, two, unknown) = (reader_claim(1), reader_claim(2), reader_claim(3));
     master.granted(acquire(&one, secs(100), now())).await;
     master.granted(acquire(&two, LONG, now())).await;
     for (reader, host_of, is) in [

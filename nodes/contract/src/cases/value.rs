@@ -365,7 +365,7 @@ pub async fn write_applies_only_to_the_server_run_that_was_read(master: &TestedM
 pub async fn stored_values_of_similar_lock_names_are_separate(master: &TestedMaster) {
     let (claim, number) = acquire_job(master, 1).await;
     write_value(master, write(&claim, number, b"3")).await;
-    let other = Arc::new(Claim::new("jo", b"bb", Token::from_bytes([3; 16]), true));
-    let counter = master.granted(acquire(&other, LONG, now())).await;
-    assert_eq!(read_value(master, &other, counter).await.1, None);
+    let other_claim = Arc::new(Claim::new("jo", b"bb", Token::from_bytes([3; 16]), true));
+    let counter = master.granted(acquire(&other_claim, LONG, now())).await;
+    assert_eq!(read_value(master, &other_claim, counter).await.1, None);
 }
