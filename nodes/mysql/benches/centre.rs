@@ -245,12 +245,12 @@ async fn compare_fresh_keys(server: &MariaDb) {
         |client: u64, n: u64| format!("fresh-{}", (n * 16 + client).wrapping_mul(0x9E37_79B9));
     let deadlocks_before = deadlocks(server);
     let lock = redlock(&[], std::slice::from_ref(server));
-    let end = end_of_run();
+    let ends_at = end_of_run();
     let tasks = (0..16).map(|client| {
         let lock = lock.clone();
         tokio::spawn(async move {
             let mut n = 0;
-            while Instant::now() < end {
+            while Instant::now() < ends_at {
                 lock.acquire(&key(client, n))
                     .await
                     .expect("the lock")
@@ -276,13 +276,13 @@ async fn compare_fresh_keys(server: &MariaDb) {
         for _ in 0..16 {
             seeds.push(ComparedClient::open(server, uses_centre_rows).await);
         }
-        let end = end_of_run();
+        let ends_at = end_of_run();
         let tasks = seeds.into_iter().enumerate().map(|(client, mut seed)| {
             let client = client as u64;
             tokio::spawn(async move {
-                // Repeated deadlocks can prevent an acquire for ever. So abort the acquire at the time `end`.
+                // Repeated deadlocks can prevent an acquire for ever. So abort the acquire at the time `ends_at`.
                 let mut n = 0;
-                let end_reached = tokio::time::sleep_until(end.into());
+                let end_reached = tokio::time::sleep_until(ends_at.into());
                 let compare_cycles = async {
                     loop {
                         seed.cycle(&key(client, n), client, || {}).await;
@@ -424,10 +424,10 @@ async fn measure_hand_over(name: &str, redis: &[Server], mysql: &[MariaDb]) {
 async fn measure_mixed_masters(redis: &[Server], mysql: &[MariaDb]) {
     println!("\n16 tasks, each with its own lock: lock + unlock, p50");
     let only_redis = redlock(redis, &[]);
-    let mixed = redlock(&redis[..2], &mysql[..1]);
+    let mixed_client = redlock(&redis[..2], &mysql[..1]);
     let mut best_medians = [Duration::MAX; 2];
     for _ in 0..ROUNDS {
-        for (best, lock) in best_medians.iter_mut().zip([&only_redis, &mixed]) {
+        for (best, lock) in best_medians.iter_mut().zip([&only_redis, &mixed_client]) {
             *best = (*best).min(median_with_own_keys(lock).await);
         }
     }
@@ -438,7 +438,7 @@ async fn measure_mixed_masters(redis: &[Server], mysql: &[MariaDb]) {
         best_medians[1].as_secs_f64() / best_medians[0].as_secs_f64()
     );
     mysql[0].stop().expect("stopped");
-    let stalled = median_with_own_keys(&mixed).await;
+    let stalled = median_with_own_keys(&mixed_client).await;
     mysql[0].cont().expect("going on");
     println!("  2 Redis + 1 stopped MariaDB {stalled:?}");
 }

@@ -68,7 +68,7 @@ async fn print_cost(clients: usize) {
         let guard = client.acquire("first").await.expect("the lock");
         guard.release().await;
     }
-    let before = Counters::read(&server);
+    let counters_before = Counters::read(&server);
     let tasks = redlocks.into_iter().map(|client| {
         tokio::spawn(async move {
             for _ in 0..LOCKS {
@@ -82,13 +82,13 @@ async fn print_cost(clients: usize) {
     for task in tasks.collect::<Vec<_>>() {
         clients_after.push(task.await.expect("no panic"));
     }
-    let after = Counters::read(&server);
-    let locks = f64::from(LOCKS) * clients as f64;
-    let per_lock = |from: u64, to: u64| (to - from) as f64 / locks;
+    let counters_after = Counters::read(&server);
+    let lock_count = f64::from(LOCKS) * clients as f64;
+    let per_lock = |from: u64, to: u64| (to - from) as f64 / lock_count;
     println!(
         "{clients} | {:.1} | {:.0} B",
-        per_lock(before.questions, after.questions),
-        per_lock(before.binlog, after.binlog)
+        per_lock(counters_before.questions, counters_after.questions),
+        per_lock(counters_before.binlog, counters_after.binlog)
     );
 }
 
@@ -113,8 +113,8 @@ struct Counters {
 impl Counters {
     fn read(server: &MariaDb) -> Self {
         let names = "'Questions','Queries','Binlog_bytes_written'";
-        let status = format!("SHOW GLOBAL STATUS WHERE Variable_name IN ({names})");
-        let status = server.sql(&status).expect("a status");
+        let status_query = format!("SHOW GLOBAL STATUS WHERE Variable_name IN ({names})");
+        let status = server.sql(&status_query).expect("a status");
         let value_of = |name: &str| {
             let line = status.lines().find(|line| line.starts_with(name));
             let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
@@ -144,8 +144,8 @@ async fn take_turns(
 ) -> Vec<Duration> {
     let mut gaps = Vec::new();
     for _ in 0..turns {
-        let guard = client.lock("waited").wait(Wait::Forever).acquire().await;
-        let guard = guard.expect("the lock");
+        let acquire_result = client.lock("waited").wait(Wait::Forever).acquire().await;
+        let guard = acquire_result.expect("the lock");
         let last_release = released.lock().expect("no panic").take();
         gaps.extend(
             last_release
@@ -176,9 +176,9 @@ async fn print_waiting_cost(waiters: usize, ttl: Duration) {
         .map(|number| start_waiter(number, client(&server, ttl)))
         .collect();
     tokio::time::sleep(QUEUEING_TIME).await;
-    let before = Counters::read(&server);
+    let counters_before = Counters::read(&server);
     tokio::time::sleep(COUNTING_TIME).await;
-    let after = Counters::read(&server);
+    let counters_after = Counters::read(&server);
     *released.lock().expect("no panic") = Some((waiters, Instant::now()));
     guard.release().await;
     tasks.push(start_waiter(waiters, holder));
@@ -190,14 +190,19 @@ async fn print_waiting_cost(waiters: usize, ttl: Duration) {
         clients.push(client);
     }
     gaps.sort_unstable();
-    let seconds = (after.read_at - before.read_at).as_secs_f64();
+    let seconds = (counters_after.read_at - counters_before.read_at).as_secs_f64();
     let rate = |from: u64, to: u64| (to - from) as f64 / seconds;
     println!(
         "{waiters:>2} (ttl {ttl:?}) | {:.0} | {:.0} | {:.1} % | {:.1} kB/s | {:.2?} | {:.2?}",
-        rate(before.questions, after.questions),
-        rate(before.queries, after.queries),
-        100.0 * after.cpu.saturating_sub(before.cpu).as_secs_f64() / seconds,
-        rate(before.binlog, after.binlog) / 1000.0,
+        rate(counters_before.questions, counters_after.questions),
+        rate(counters_before.queries, counters_after.queries),
+        100.0
+            * counters_after
+                .cpu
+                .saturating_sub(counters_before.cpu)
+                .as_secs_f64()
+            / seconds,
+        rate(counters_before.binlog, counters_after.binlog) / 1000.0,
         gaps[gaps.len() / 2],
         gaps[gaps.len() * 99 / 100],
     );

@@ -108,11 +108,11 @@ async fn or_other_protocol<T>(
     if let Ok(opened) = tokio::time::timeout(SILENCE_LIMIT, &mut opening).await {
         return Ok(opened);
     }
-    let server = (address.host.as_str(), address.port);
+    let server_address = (address.host.as_str(), address.port);
     tokio::select! {
         biased;
         opened = &mut opening => Ok(opened),
-        Some(text) = other_protocol(server, Protocol::MySql) => Err(Fault::Unsupported(text.into())),
+        Some(text) = other_protocol(server_address, Protocol::MySql) => Err(Fault::Unsupported(text.into())),
     }
 }
 

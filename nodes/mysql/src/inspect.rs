@@ -11,7 +11,7 @@ use crate::run::FirstSight;
 use crate::schema::set_up_and_greet;
 use crate::session::number_at;
 use crate::settings;
-use crate::sql::CLOCK;
+use crate::sql::CLOCK_EXPRESSION;
 use crate::url::Address;
 
 /// The time limit of the whole inspection.
@@ -101,7 +101,7 @@ async fn measure_round_trip(
     connection: &mut Connection,
     inspection: &mut Inspection,
 ) -> Result<(), Fault> {
-    let query = format!("SELECT {CLOCK}");
+    let query = format!("SELECT {CLOCK_EXPRESSION}");
     for _ in 0..ROUND_TRIPS {
         let (sent_at, wall_time) = (Instant::now(), SystemTime::now());
         let results = connection.execute(&query).await?;

@@ -31,7 +31,7 @@ use crate::connection::{Connection, StatementResult};
 use crate::schema::check_version;
 use crate::session::{bytes_at, number_at, text_at};
 use crate::sql::{
-    CLOCK, SETTINGS_STATEMENT_COUNT, listen_block, session_settings, write_hex,
+    CLOCK_EXPRESSION, SETTINGS_STATEMENT_COUNT, listen_block, session_settings, write_hex,
     write_wait_lock_name,
 };
 use crate::url::Address;
@@ -135,7 +135,7 @@ impl MySqlListener {
             return String::new();
         }
         self.last_sweep_at = Some(Instant::now());
-        format!("DELETE FROM quorate_woken WHERE at<{CLOCK}-{REMOVAL_AGE_US};")
+        format!("DELETE FROM quorate_woken WHERE at<{CLOCK_EXPRESSION}-{REMOVAL_AGE_US};")
     }
 
     /// The statement that removes the received wake-ups from the table.
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn wake_up_table_is_polled_less_often_during_a_long_wait() {
-        let behind = Pace::Behind {
+        let pace_behind = Pace::Behind {
             waiter: "a:1".into(),
             wait_lock: "b:1".into(),
         };
@@ -428,8 +428,8 @@ mod tests {
         assert_eq!(polls(&Pace::Waiting, 0), (25, "0.002".to_owned()));
         assert_eq!(polls(&Pace::Waiting, 500), (5, "0.010".to_owned()));
         assert_eq!(polls(&Pace::Waiting, 60_000), (3, "0.020".to_owned()));
-        assert_eq!(polls(&behind, 500), (5, "0.010".to_owned()));
-        assert_eq!(polls(&behind, 60_000), (1, "0.100".to_owned()));
+        assert_eq!(polls(&pace_behind, 500), (5, "0.010".to_owned()));
+        assert_eq!(polls(&pace_behind, 60_000), (1, "0.100".to_owned()));
         assert_eq!(polls(&Pace::Observing, 0), (1, "0.050".to_owned()));
     }
 
@@ -454,16 +454,16 @@ mod tests {
 
     #[test]
     fn blocked_listener_is_interrupted_only_if_it_would_miss_a_needed_wake_up() {
-        let behind = |waiter: &str, wait_lock: &str| Pace::Behind {
+        let pace_behind = |waiter: &str, wait_lock: &str| Pace::Behind {
             waiter: waiter.into(),
             wait_lock: wait_lock.into(),
         };
-        let before = behind("a:1", "b:1");
-        assert!(!must_end_block(&behind("a:1", "c:1"), &before));
-        assert!(!must_end_block(&Pace::Idle, &before));
-        assert!(must_end_block(&behind("a:2", "b:1"), &before));
-        assert!(must_end_block(&Pace::Waiting, &before));
-        assert!(must_end_block(&Pace::Observing, &before));
+        let pace_before = pace_behind("a:1", "b:1");
+        assert!(!must_end_block(&pace_behind("a:1", "c:1"), &pace_before));
+        assert!(!must_end_block(&Pace::Idle, &pace_before));
+        assert!(must_end_block(&pace_behind("a:2", "b:1"), &pace_before));
+        assert!(must_end_block(&Pace::Waiting, &pace_before));
+        assert!(must_end_block(&Pace::Observing, &pace_before));
     }
 
     #[tokio::test]

@@ -257,10 +257,10 @@ mod tests {
 
     /// Numbers near the limits of the types and of the checks.
     fn number_near_a_limit() -> impl Strategy<Value = u64> {
-        let limit =
+        let any_limit =
             prop::sample::select(vec![0, 1 << 31, 1_800_000_000, 1 << 53, 1 << 63, u64::MAX]);
         prop_oneof![
-            (limit, 0..9_u64).prop_map(|(limit, offset)| limit.wrapping_add(offset)),
+            (any_limit, 0..9_u64).prop_map(|(limit, offset)| limit.wrapping_add(offset)),
             any::<u64>()
         ]
     }

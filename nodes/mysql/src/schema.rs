@@ -18,7 +18,7 @@ use crate::tables::{self, Misfit, Mismatch, RECORD, RUN, SCHEMA, TABLES, WOKEN};
 use crate::url::{Address, BadUrl};
 
 /// The version of the schema that this version of the crate uses.
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const SCHEMA_VERSION: u64 = 1;
 /// The time limit of [`prepare`].
 const PREPARE_TIME_LIMIT: Duration = Duration::from_secs(30);
 /// If the table of records is dropped, every idle session notices it within this time. An idle session queries its
@@ -42,7 +42,7 @@ pub enum NotPrepared {
     },
     /// The schema was created by a newer version of this crate.
     #[error(
-        "{name}: the schema has version {found}, but this program supports only {VERSION}: use a newer program"
+        "{name}: the schema has version {found}, but this program supports only {SCHEMA_VERSION}: use a newer program"
     )]
     Newer {
         /// The name of the server.
@@ -112,9 +112,12 @@ pub async fn prepare(url: &str) -> Result<Report, NotPrepared> {
         name: name.clone(),
         fault,
     })?;
-    if preparation.version > VERSION {
-        let found = preparation.version;
-        return Err(NotPrepared::Newer { name, found });
+    if preparation.version > SCHEMA_VERSION {
+        let found_version = preparation.version;
+        return Err(NotPrepared::Newer {
+            name,
+            found: found_version,
+        });
     }
     let mut grants = grants(&address.database);
     if !preparation.is_mariadb {
@@ -184,7 +187,7 @@ async fn prepare_server(address: &Address) -> Result<Preparation, Fault> {
     let is_mariadb = text_at(row, 1).is_some_and(|version| version.contains("MariaDB"));
     // A newer version of this program has prepared the server: change nothing.
     let old_version = read_schema_version(&mut connection).await?;
-    let newer = old_version.filter(|version| *version > VERSION);
+    let newer = old_version.filter(|version| *version > SCHEMA_VERSION);
     if let Some(version) = newer {
         return Ok(Preparation {
             version,
@@ -195,15 +198,15 @@ async fn prepare_server(address: &Address) -> Result<Preparation, Fault> {
     }
     // Make or repair what is missing, and keep the server's name if another database of it has one.
     let misfits = read_misfits(&mut connection).await?;
-    let is_complete = old_version == Some(VERSION) && misfits.is_empty();
+    let is_complete = old_version == Some(SCHEMA_VERSION) && misfits.is_empty();
     if !is_complete {
-        let server = name_in_other_database(address)
+        let server_name = name_in_other_database(address)
             .await
             .unwrap_or_else(random_id);
         let is_used = old_version.is_some();
         let outcome = repair_tables(&mut connection, &misfits, is_used).await;
         outcome.map_err(explain_refused_engine)?;
-        complete_schema(&mut connection, is_mariadb, &server).await?;
+        complete_schema(&mut connection, is_mariadb, &server_name).await?;
     }
     // Check the result before the named lock is released.
     let version = read_schema_version(&mut connection).await?;
@@ -265,9 +268,10 @@ async fn name_in_other_database(address: &Address) -> Option<String> {
     let database = text_at(results.first_mut()?.rows.first_mut()?, 0)?.replace('`', "``");
     let server_query = format!("SELECT MIN(server) FROM `{database}`.quorate_schema");
     let mut results = connection.execute(&server_query).await.ok()?;
-    let server = text_at(results.first_mut()?.rows.first_mut()?, 0)?;
-    let is_server_name = !server.is_empty() && server.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_server_name.then_some(server)
+    let server_name = text_at(results.first_mut()?.rows.first_mut()?, 0)?;
+    let is_server_name =
+        !server_name.is_empty() && server_name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_server_name.then_some(server_name)
 }
 
 /// Repairs the tables of the schema:
@@ -368,7 +372,7 @@ async fn complete_schema(
 pub(crate) fn completion_statement(server: &str) -> String {
     format!(
         "INSERT IGNORE INTO quorate_schema (version,server) \
-         SELECT {VERSION},COALESCE(s.server,{server}) FROM (SELECT MIN(server) AS server FROM quorate_schema) s"
+         SELECT {SCHEMA_VERSION},COALESCE(s.server,{server}) FROM (SELECT MIN(server) AS server FROM quorate_schema) s"
     )
 }
 
@@ -484,8 +488,8 @@ fn take_first_row(results: &mut [StatementResult], index: usize) -> Option<mysql
 
 /// Returns the name that this process uses for the server. It is the same for all databases of the server.
 fn process_server_name(name: String, report: &RunReport) -> String {
-    static NAMES: PerProcess<Mutex<ServerNames>> = PerProcess::new();
-    let shared_names = NAMES.get_or_init(Mutex::default);
+    static SERVER_NAMES: PerProcess<Mutex<ServerNames>> = PerProcess::new();
+    let shared_names = SERVER_NAMES.get_or_init(Mutex::default);
     let mut names = shared_names.lock().unwrap_or_else(PoisonError::into_inner);
     format!("mysql {}", names.name_for(name, report))
 }
@@ -493,10 +497,10 @@ fn process_server_name(name: String, report: &RunReport) -> String {
 /// Returns a fault if this crate does not support a schema of this version.
 pub(crate) fn check_version(version: Option<u64>) -> Result<(), Fault> {
     match version {
-        Some(VERSION) => Ok(()),
-        Some(newer) if newer > VERSION => Err(Fault::Unprepared(
+        Some(SCHEMA_VERSION) => Ok(()),
+        Some(newer) if newer > SCHEMA_VERSION => Err(Fault::Unprepared(
             format!(
-                "the schema has version {newer}, but this program supports only {VERSION}: use a newer program"
+                "the schema has version {newer}, but this program supports only {SCHEMA_VERSION}: use a newer program"
             )
             .into(),
         )),

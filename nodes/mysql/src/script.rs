@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 
 use crate::run::UUID_EPOCH;
 use crate::schema::{
-    NOTICE_TIME, VERSION, completion_statement, grants, procedure_grant, procedure_statements,
+    NOTICE_TIME, SCHEMA_VERSION, completion_statement, grants, procedure_grant,
+    procedure_statements,
 };
 use crate::tables::{RECORD, RUN, SCHEMA, WOKEN};
 use crate::url::{Address, BadUrl};
@@ -32,7 +33,7 @@ pub fn script(url: &str) -> Result<String, BadUrl> {
     let address = Address::parse(url)?;
     let database = &address.database;
     let mut script = format!(
-        "-- The tables of quorate (schema version {VERSION}) for MySQL and MariaDB.\n\
+        "-- The tables of quorate (schema version {SCHEMA_VERSION}) for MySQL and MariaDB.\n\
          -- Run this on each server itself, not by replication: each server needs its own random identity.\n\
          CREATE DATABASE IF NOT EXISTS `{database}`;\n\
          USE `{database}`;\n"

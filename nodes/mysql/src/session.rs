@@ -13,7 +13,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 
 use crate::connection::{Connection, StatementResult};
-use crate::sql::{self, CLOCK, Packet};
+use crate::sql::{self, CLOCK_EXPRESSION, Packet};
 
 /// A session with one server, in which the client reads and changes the records of locks.
 pub struct MySqlSession {
@@ -30,12 +30,14 @@ pub struct MySqlSession {
 
 /// How the results of a packet show whether a commit was applied.
 enum CommitProof {
-    /// The index of a statement, and the new version of the record. The commit was applied if this statement changed a
-    /// row.
-    ByChange(usize, u64),
-    /// The index of a statement that returns one row, and the new versions of the records. The commit was applied if
-    /// the first column of the row is true.
-    ByRow(usize, Vec<u64>),
+    /// The commit was applied if the statement with the index `statement` changed a row.
+    ByChange { statement: usize, new_version: u64 },
+    /// The statement with the index `statement` returns one row. The commit was applied if the first column of the row
+    /// is true.
+    ByRow {
+        statement: usize,
+        new_versions: Vec<u64>,
+    },
     /// A commit of several records. It was applied if both of these conditions are true:
     ///
     /// - The statement with the index `row` returns one row, and its first column is true.
@@ -109,7 +111,10 @@ impl MySqlSession {
                 let statement = packet.add(|out| sql::write_update(change, state, out));
                 (statement, change.version + 1)
             };
-            proofs[*index] = Some(CommitProof::ByChange(statement, version));
+            proofs[*index] = Some(CommitProof::ByChange {
+                statement,
+                new_version: version,
+            });
             let has_hints =
                 !commits[*index].wakes.is_empty() || !commits[*index].wait_locks.is_empty();
             if in_transaction && has_hints {
@@ -168,10 +173,11 @@ impl MySqlSession {
                 (Some(_), version) => version + 1,
             })
             .collect();
-        let mut changes: Vec<(&Change, u64)> =
+        let mut numbered_changes: Vec<(&Change, u64)> =
             commit.changes.iter().zip(versions.clone()).collect();
-        changes.sort_by(|a, b| a.0.name.cmp(&b.0.name));
-        let sorted_changes: Vec<&Change> = changes.iter().map(|(change, _)| *change).collect();
+        numbered_changes.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+        let sorted_changes: Vec<&Change> =
+            numbered_changes.iter().map(|(change, _)| *change).collect();
         let absent: Vec<&Change> = sorted_changes
             .iter()
             .filter(|change| change.version == 0)
@@ -182,7 +188,7 @@ impl MySqlSession {
         }
         packet.add(|out| out.push_str("BEGIN"));
         packet.add(|out| sql::write_row_locks(&sorted_changes, out));
-        let states: Vec<(&Change, &[u8], u64)> = changes
+        let states: Vec<(&Change, &[u8], u64)> = numbered_changes
             .iter()
             .filter_map(|(change, version)| Some((*change, change.state.as_deref()?, *version)))
             .collect();
@@ -191,8 +197,14 @@ impl MySqlSession {
             .then(|| packet.add(|out| sql::write_joint_update(&states, expected_count, out)))
             .map(|statement| (statement, states.len() as u64));
         packet.add(|out| out.push_str("COMMIT"));
-        let statement =
-            packet.add(|out| out.extend(["SELECT @fit=", &expected_count.to_string(), ",", CLOCK]));
+        let statement = packet.add(|out| {
+            out.extend([
+                "SELECT @fit=",
+                &expected_count.to_string(),
+                ",",
+                CLOCK_EXPRESSION,
+            ])
+        });
         self.write_hints(commit, &format!("@fit={expected_count}"), packet);
         CommitProof::Jointly {
             update,
@@ -204,11 +216,17 @@ impl MySqlSession {
     fn write_check(&self, change: &Change, commit: &Commit, packet: &mut Packet) -> CommitProof {
         let statement = packet.add(|out| sql::write_check(change, out));
         self.write_hints(commit, "TRUE", packet);
-        CommitProof::ByRow(statement, vec![change.version])
+        CommitProof::ByRow {
+            statement,
+            new_versions: vec![change.version],
+        }
     }
 
     async fn read_clock(&mut self) -> Result<Option<u64>, Fault> {
-        let results = self.connection.execute(&format!("SELECT {CLOCK}")).await?;
+        let results = self
+            .connection
+            .execute(&format!("SELECT {CLOCK_EXPRESSION}"))
+            .await?;
         Ok(results
             .first()
             .and_then(|result| number_at(result.rows.first()?, 0)))
@@ -222,13 +240,20 @@ fn commit_outcome(
 ) -> Result<(Committed, Option<u64>), Fault> {
     let result_at = |index: usize| results.get(index).ok_or_else(unreadable_answer);
     let (is_applied, clock, versions) = match proof {
-        CommitProof::ByChange(statement, version) => {
+        CommitProof::ByChange {
+            statement,
+            new_version,
+        } => {
             let result = result_at(statement)?;
-            (result.changed > 0, result.last_insert_id, vec![version])
+            let is_applied = result.changed > 0;
+            (is_applied, result.last_insert_id, vec![new_version])
         }
-        CommitProof::ByRow(row, versions) => {
-            let (is_applied, clock) = read_check_row(result_at(row)?)?;
-            (is_applied, clock, versions)
+        CommitProof::ByRow {
+            statement,
+            new_versions,
+        } => {
+            let (is_applied, clock) = read_check_row(result_at(statement)?)?;
+            (is_applied, clock, new_versions)
         }
         CommitProof::Jointly {
             update,

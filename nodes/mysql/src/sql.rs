@@ -9,7 +9,8 @@ use quorate::node::store::{Change, Commit, WaitLock, Wake};
 /// The SQL expression for the server's clock at the start of the statement, in microseconds since 1970.
 ///
 /// Do not use `SYSDATE`, which depends on the time zone and on a server option.
-pub(crate) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
+pub(crate) const CLOCK_EXPRESSION: &str =
+    "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))";
 
 /// The longest name of a record, in bytes: the size of the column `name`.
 pub(crate) const LONGEST_NAME: usize = 2100;
@@ -83,7 +84,7 @@ fn write_name_list<'a>(names: impl Iterator<Item = &'a Arc<[u8]>>, out: &mut Str
 /// one row with only the clock.
 pub(crate) fn load_query(names: &[Arc<[u8]>]) -> String {
     let mut out = format!(
-        "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
+        "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK_EXPRESSION} AS clock) c \
          LEFT JOIN quorate_record r FORCE INDEX (PRIMARY) ON r.state IS NOT NULL AND r.name IN "
     );
     match names {
@@ -97,7 +98,7 @@ pub(crate) fn load_query(names: &[Arc<[u8]>]) -> String {
 /// the query skips the first `from` records instead. The result has the form of [`load_query`].
 pub(crate) fn page_query(from: u64, last_name: Option<&[u8]>, count: u32) -> String {
     let mut out = format!(
-        "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK} AS clock) c \
+        "SELECT c.clock,r.name,r.version,r.state FROM (SELECT {CLOCK_EXPRESSION} AS clock) c \
          LEFT JOIN (SELECT name,version,state FROM quorate_record WHERE state IS NOT NULL"
     );
     if let Some(last_name) = last_name {
@@ -124,7 +125,10 @@ pub(crate) fn write_remove(name: &[u8], version: u64, out: &mut String) {
 pub(crate) fn write_update(change: &Change, state: &[u8], out: &mut String) {
     out.push_str("UPDATE quorate_record SET version=version+1,state=");
     write_hex(state, out);
-    let _ = write!(out, ",changed=LAST_INSERT_ID({CLOCK}) WHERE name=");
+    let _ = write!(
+        out,
+        ",changed=LAST_INSERT_ID({CLOCK_EXPRESSION}) WHERE name="
+    );
     write_hex(&change.name, out);
     let _ = write!(out, " AND version={}", change.version);
 }
@@ -138,7 +142,7 @@ pub(crate) fn write_insert(change: &Change, state: &[u8], version: u64, out: &mu
     write_hex(state, out);
     let _ = write!(
         out,
-        ",LAST_INSERT_ID({CLOCK})) ON DUPLICATE KEY UPDATE \
+        ",LAST_INSERT_ID({CLOCK_EXPRESSION})) ON DUPLICATE KEY UPDATE \
          version=IF(state IS NULL,VALUES(version),version),\
          changed=IF(state IS NULL,VALUES(changed),changed),\
          state=IF(state IS NULL,VALUES(state),state)"
@@ -148,7 +152,10 @@ pub(crate) fn write_insert(change: &Change, state: &[u8], version: u64, out: &mu
 /// Appends to `out` the query that checks whether a record has the version that the change expects. Its result also
 /// contains the server's clock.
 pub(crate) fn write_check(change: &Change, out: &mut String) {
-    let _ = write!(out, "SELECT COUNT(*)=1,{CLOCK} FROM quorate_record WHERE ");
+    let _ = write!(
+        out,
+        "SELECT COUNT(*)=1,{CLOCK_EXPRESSION} FROM quorate_record WHERE "
+    );
     write_condition(change, out);
     if change.version == 0 {
         // Version 0 means that the record must not exist. So require that the query finds no row.
@@ -176,7 +183,7 @@ pub(crate) fn write_empty_rows(changes: &[&Change], out: &mut String) {
     for (number, change) in changes.iter().enumerate() {
         out.push_str(if number > 0 { ",(" } else { "(" });
         write_hex(&change.name, out);
-        let _ = write!(out, ",0,NULL,{CLOCK})");
+        let _ = write!(out, ",0,NULL,{CLOCK_EXPRESSION})");
     }
 }
 
@@ -215,7 +222,7 @@ pub(crate) fn write_joint_update(
 ) {
     let _ = write!(
         out,
-        "UPDATE quorate_record FORCE INDEX (PRIMARY) SET changed={CLOCK},version=CASE name"
+        "UPDATE quorate_record FORCE INDEX (PRIMARY) SET changed={CLOCK_EXPRESSION},version=CASE name"
     );
     for (change, _, version) in changes {
         out.push_str(" WHEN ");
@@ -238,7 +245,7 @@ pub(crate) fn write_joint_update(
 pub(crate) fn write_wake_ups(wakes: &[Wake], only_if: &str, out: &mut String) {
     let _ = write!(
         out,
-        "INSERT INTO quorate_woken (process,word,at) SELECT q.process,q.word,{CLOCK} FROM ("
+        "INSERT INTO quorate_woken (process,word,at) SELECT q.process,q.word,{CLOCK_EXPRESSION} FROM ("
     );
     for (number, wake) in wakes.iter().enumerate() {
         out.push_str(if number > 0 {

@@ -303,13 +303,13 @@ mod tests {
 
     #[test]
     fn wrong_column_is_reported_even_if_the_storage_engine_is_wrong_as_well() {
-        let changes: [fn(&mut FoundColumn); 4] = [
+        let column_changes: [fn(&mut FoundColumn); 4] = [
             |column| column.kind = "varchar".into(),
             |column| column.size = 700,
             |column| column.is_key = false,
             |column| column.column = "title".into(),
         ];
-        for change in changes {
+        for change in column_changes {
             let mut columns = columns_of(&RECORD);
             change(&mut columns[0]);
             columns[0].engine = "Aria".into();

@@ -21,8 +21,8 @@ async fn database(server: &MariaDb, name: &str) -> TestedMaster {
     let create = format!("CREATE DATABASE {name}");
     server.sql(&create).expect("a database");
     prepare(&url).await.expect("prepared");
-    let open = || MySql::open(&format!("{url}?timeout=5s")).expect("a URL");
-    TestedMaster::store(open(), open())
+    let open_store = || MySql::open(&format!("{url}?timeout=5s")).expect("a URL");
+    TestedMaster::store(open_store(), open_store())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 6)]

@@ -150,9 +150,9 @@ fn check_session_timeout(
     connection: MemberConnection,
     address: &Address,
 ) -> Result<MemberConnection, Fault> {
-    let granted = connection.client.session_timeout();
-    if granted * 2 / 5 < address.timeout {
-        return Err(fault::short_session_fault(granted, address));
+    let granted_timeout = connection.client.session_timeout();
+    if granted_timeout * 2 / 5 < address.timeout {
+        return Err(fault::short_session_fault(granted_timeout, address));
     }
     Ok(connection)
 }

@@ -53,9 +53,9 @@ pub(crate) async fn probe_rights(
     address: &Address,
     acl: &[Acl],
 ) -> Result<Option<Date>, Fault> {
-    let records = Layout::new(address).records();
-    let path = format!("{records}/probe-{}", random_name());
-    let classify = |error: &Error| fault::classify_request_error(error, &records, address);
+    let records_path = Layout::new(address).records();
+    let path = format!("{records_path}/probe-{}", random_name());
+    let classify = |error: &Error| fault::classify_request_error(error, &records_path, address);
     let mut writer = client.new_multi_writer();
     add_probe(&mut writer, acl, &path).map_err(|error| classify(&error))?;
     let commit_result = writer.commit().await;

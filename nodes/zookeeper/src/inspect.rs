@@ -46,10 +46,10 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
         Err(fault) => return with_fault(inspection, fault),
     }
     // Measure with writes, because only a write shows the leader's clock. The znodes get the ACL of the path.
-    let records = Layout::new(address).records();
+    let records_path = Layout::new(address).records();
     let acl_result = timeout(
         address.timeout,
-        acl::read_acl(&connection.client, &records, address),
+        acl::read_acl(&connection.client, &records_path, address),
     )
     .await;
     let acl = match acl_result.unwrap_or(Err(Fault::Timeout(address.timeout))) {
@@ -102,9 +102,9 @@ async fn add_version_and_role(
         parse_srvr_answer(inspection, &answer);
     }
     if inspection.version.is_none() {
-        let member = &connection.host;
+        let member_host = &connection.host;
         inspection.unseen.push(format!(
-            "the version of {member}: set 4lw.commands.whitelist=srvr in the zoo.cfg of this server"
+            "the version of {member_host}: set 4lw.commands.whitelist=srvr in the zoo.cfg of this server"
         ));
     }
 }

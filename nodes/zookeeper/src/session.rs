@@ -235,9 +235,9 @@ impl ZooKeeperSession {
     }
 
     async fn list_record_names(&self) -> Result<Vec<String>, Fault> {
-        let records = self.layout.records();
-        let listed = self.client.list_children(&records).await;
-        let mut names = listed.map_err(|error| self.fault(&error, &records))?;
+        let records_path = self.layout.records();
+        let listed = self.client.list_children(&records_path).await;
+        let mut names = listed.map_err(|error| self.fault(&error, &records_path))?;
         // Leave out znodes that another program created.
         names.retain(|name| decode_name(name).is_some());
         names.sort_unstable();
@@ -284,13 +284,13 @@ impl ZooKeeperSession {
             .iter()
             .map(|change| (change.name.clone(), change.version))
             .unzip();
-        let sent = SentTransaction {
+        let sent_transaction = SentTransaction {
             names,
             old_versions,
             steps: steps.to_vec(),
             wake_up_count: messages.len(),
         };
-        async move { self.transaction_outcome(pending_commit.await, &sent) }.boxed()
+        async move { self.transaction_outcome(pending_commit.await, &sent_transaction) }.boxed()
     }
 
     fn add_operations(
@@ -388,9 +388,9 @@ impl ZooKeeperSession {
             return Ok(());
         }
         let watch = SessionWatch::start(&self.client)?;
-        let records = self.layout.records();
+        let records_path = self.layout.records();
         let acl = watch
-            .result_of(acl::read_acl(&self.client, &records, &self.address))
+            .result_of(acl::read_acl(&self.client, &records_path, &self.address))
             .await?;
         self.acl = acl;
         self.acl_read_at = Instant::now();
@@ -403,9 +403,9 @@ impl ZooKeeperSession {
         if let Err(error) = self.add_record_operations(&mut writer, name, b"", steps) {
             return std::future::ready(Err(self.fault(&error, self.layout.root()))).boxed();
         }
-        let sent = writer.commit();
+        let commit_future = writer.commit();
         async move {
-            match sent.await {
+            match commit_future.await {
                 Ok(_) | Err(MultiWriteError::OperationFailed { .. }) => Ok(()),
                 Err(MultiWriteError::RequestFailed { source }) => {
                     Err(self.fault(&source, self.layout.root()))
@@ -489,8 +489,8 @@ impl Session for ZooKeeperSession {
             self.names = watch.result_of(self.list_record_names()).await?;
         }
         let skipped = usize::try_from(from).unwrap_or(usize::MAX);
-        let page = self.names.iter().skip(skipped).take(count as usize);
-        let page_names: Vec<Arc<[u8]>> = page
+        let page_items = self.names.iter().skip(skipped).take(count as usize);
+        let page_names: Vec<Arc<[u8]>> = page_items
             .filter_map(|name| Some(decode_name(name)?.into()))
             .collect();
         let watch = SessionWatch::start(&self.client)?;
@@ -610,15 +610,15 @@ mod tests {
 
     #[test]
     fn batch_error_says_that_nothing_was_applied_only_if_no_commit_succeeded() {
-        let missing = || Err(Fault::Unprepared("x".into()));
+        let missing_record = || Err(Fault::Unprepared("x".into()));
         let applied = || Ok(Committed::Done(vec![1]));
         assert!(
-            combine(vec![missing(), missing()])
+            combine(vec![missing_record(), missing_record()])
                 .unwrap_err()
                 .left_nothing()
         );
         assert!(
-            !combine(vec![applied(), missing()])
+            !combine(vec![applied(), missing_record()])
                 .unwrap_err()
                 .left_nothing()
         );

@@ -128,30 +128,48 @@ mod tests {
 
     #[test]
     fn every_change_of_a_record_requires_its_expected_version() {
-        let write = |version| change_steps(&change(version, Some(b"x")), 7);
-        let check = |version| change_steps(&change(version, None), 7);
-        assert_eq!(write(0).unwrap(), [Step::CreateParent, Step::Create(7)]);
-        assert_eq!(check(0).unwrap(), [Step::CreateParent, Step::RemoveParent]);
-        let first = record_version(CREATION_ID, 0);
-        assert_eq!(write(first).unwrap(), [Step::Set(CREATION_ID, 0)]);
-        assert_eq!(check(first + 7).unwrap(), [Step::Check(CREATION_ID, 7)]);
+        let write_steps = |version| change_steps(&change(version, Some(b"x")), 7);
+        let check_steps = |version| change_steps(&change(version, None), 7);
         assert_eq!(
-            removal_steps(first + 7).unwrap(),
+            write_steps(0).unwrap(),
+            [Step::CreateParent, Step::Create(7)]
+        );
+        assert_eq!(
+            check_steps(0).unwrap(),
+            [Step::CreateParent, Step::RemoveParent]
+        );
+        let first_version = record_version(CREATION_ID, 0);
+        assert_eq!(
+            write_steps(first_version).unwrap(),
+            [Step::Set(CREATION_ID, 0)]
+        );
+        assert_eq!(
+            check_steps(first_version + 7).unwrap(),
+            [Step::Check(CREATION_ID, 7)]
+        );
+        assert_eq!(
+            removal_steps(first_version + 7).unwrap(),
             [Step::Remove(CREATION_ID, 7), Step::RemoveParent]
         );
-        let last = record_version(CREATION_ID, -2);
-        assert_eq!(write(last - 1).unwrap(), [Step::Set(CREATION_ID, -3)]);
+        let last_version = record_version(CREATION_ID, -2);
         assert_eq!(
-            write(last).unwrap(),
+            write_steps(last_version - 1).unwrap(),
+            [Step::Set(CREATION_ID, -3)]
+        );
+        assert_eq!(
+            write_steps(last_version).unwrap(),
             [Step::Set(CREATION_ID, -2), Step::SetAgain(CREATION_ID)]
         );
-        assert_eq!(check(last).unwrap(), [Step::Check(CREATION_ID, -2)]);
+        assert_eq!(
+            check_steps(last_version).unwrap(),
+            [Step::Check(CREATION_ID, -2)]
+        );
         // ZooKeeper would apply a request with version -1 whatever the version of the znode is.
-        let impossible_version = last + 1;
+        let impossible_version = last_version + 1;
         assert_eq!(
             (
-                write(impossible_version),
-                check(impossible_version),
+                write_steps(impossible_version),
+                check_steps(impossible_version),
                 removal_steps(impossible_version)
             ),
             (None, None, None)

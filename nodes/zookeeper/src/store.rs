@@ -66,13 +66,13 @@ impl Store for ZooKeeper {
         let connection = dial(&self.address).await?;
         let client = &connection.client;
         let address = &self.address;
-        let records = Layout::new(address).records();
-        let rights = async {
-            let acl = acl::read_acl(client, &records, address).await?;
+        let records_path = Layout::new(address).records();
+        let read_rights = async {
+            let acl = acl::read_acl(client, &records_path, address).await?;
             let date = probe_rights(client, address, &acl).await?;
             Ok((acl, date))
         };
-        let (identity, (acl, date)) = futures::try_join!(greet(client, address), rights)?;
+        let (identity, (acl, date)) = futures::try_join!(greet(client, address), read_rights)?;
         let session = ZooKeeperSession::new(connection, address.clone(), acl, date);
         // The run id is the ensemble's name. It stays the same after a restart, because a restart loses no lock.
         let run = ServerRun::new(format!("zk-{identity}"));

@@ -18,8 +18,8 @@ fn server(test: &str) -> Option<Process> {
 async fn path(url: String) -> TestedMaster {
     let url = format!("{url}?timeout=5s&session=15s");
     prepare(&url).await.expect("prepared");
-    let open = || ZooKeeper::open(&url).expect("a URL");
-    TestedMaster::store(open(), open())
+    let open_store = || ZooKeeper::open(&url).expect("a URL");
+    TestedMaster::store(open_store(), open_store())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 6)]

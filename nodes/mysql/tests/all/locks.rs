@@ -55,18 +55,18 @@ impl Fleet {
 /// Lets `clients` concurrent clients acquire the same lock `turns` times each. Checks that no two clients hold it at
 /// the same time, and that the fencing tokens rise. Returns how long this took.
 async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
-    let holders = Arc::new(AtomicU32::new(0));
+    let holder_count = Arc::new(AtomicU32::new(0));
     let highest_token = Arc::new(AtomicU64::new(0));
     let started_at = Instant::now();
     let mut tasks = Vec::new();
     for _ in 0..clients {
-        let (redlock, holders, highest_token) =
-            (fleet.redlock(), holders.clone(), highest_token.clone());
+        let (redlock, holder_count, highest_token) =
+            (fleet.redlock(), holder_count.clone(), highest_token.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..turns {
                 let guard = redlock.acquire("turns").await.expect("the lock");
                 assert_eq!(
-                    holders.fetch_add(1, Ordering::SeqCst),
+                    holder_count.fetch_add(1, Ordering::SeqCst),
                     0,
                     "two clients must not hold the lock at the same time"
                 );
@@ -75,7 +75,7 @@ async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
                     highest_token.swap(token, Ordering::SeqCst) < token,
                     "fencing tokens must rise"
                 );
-                holders.fetch_sub(1, Ordering::SeqCst);
+                holder_count.fetch_sub(1, Ordering::SeqCst);
                 guard.release().await;
             }
         }));
@@ -130,8 +130,8 @@ async fn start_waiters(fleet: &Fleet, count: usize) -> Vec<tokio::task::JoinHand
     for number in 0..count {
         let client = fleet.redlock();
         waiters.push(tokio::spawn(async move {
-            let lock = client.lock("waited").wait(quorate::Wait::Forever);
-            let guard = lock.acquire().await.expect("the lock");
+            let lock_request = client.lock("waited").wait(quorate::Wait::Forever);
+            let guard = lock_request.acquire().await.expect("the lock");
             guard.release().await;
             number
         }));
@@ -149,9 +149,9 @@ async fn six_waiting_clients_send_fewer_than_300_statements_in_three_seconds() {
     let guard = fleet.redlock().acquire("waited").await.expect("free");
     let waiters = start_waiters(&fleet, 6).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let before = executed_statements(&fleet.mysql[0]);
+    let statements_before = executed_statements(&fleet.mysql[0]);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let sent = executed_statements(&fleet.mysql[0]) - before;
+    let sent_statements = executed_statements(&fleet.mysql[0]) - statements_before;
     guard.release().await;
     for wait in waiters {
         wait.await.expect("no panic");
@@ -159,8 +159,8 @@ async fn six_waiting_clients_send_fewer_than_300_statements_in_three_seconds() {
     // In 3 s, the heartbeats of the waiters and the idle sessions need about 45 statements. If one waiter polled every
     // 20 ms, it would need more than 450.
     assert!(
-        sent < 300,
-        "the waiting clients must send less than 300 statements in 3 s, not {sent}"
+        sent_statements < 300,
+        "the waiting clients must send less than 300 statements in 3 s, not {sent_statements}"
     );
 }
 

@@ -22,8 +22,8 @@ async fn start_an_hour_behind(flush: u8) -> Option<(MariaDb, MySql, OffsetFile)>
     let shim = match ClockShim::build() {
         Ok(shim) => shim,
         Err(error) => {
-            let test = std::thread::current();
-            not_run(test.name().unwrap_or("a test"), &error.to_string());
+            let test_thread = std::thread::current();
+            not_run(test_thread.name().unwrap_or("a test"), &error.to_string());
             return None;
         }
     };
@@ -96,14 +96,17 @@ async fn restarted_server_does_not_vote_even_if_its_clock_is_set_forward() {
     // The server flushes the schema to disk within a second, so the schema survives the crash.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let holder = redlock(RestartGuard::Off);
-    let lock = holder.lock("a").renewal(false).acquire().await;
-    let lock = lock.expect("the lock");
+    let lock_result = holder.lock("a").renewal(false).acquire().await;
+    let lock_guard = lock_result.expect("the lock");
     server.restart().expect("back");
     offset
         .clear()
         .expect("the clock must be set to the true time");
     let second_outcome = redlock(RestartGuard::On).try_acquire("a").await;
-    assert!(lock.is_valid(), "the machine is too slow for this test");
+    assert!(
+        lock_guard.is_valid(),
+        "the machine is too slow for this test"
+    );
     let refusal = match second_outcome {
         Ok(TryAcquire::Acquired(_)) => {
             panic!("two clients must not hold the lock at the same time")
@@ -166,19 +169,23 @@ async fn lock_whose_record_was_dropped_is_not_granted_again_before_it_expires() 
     let (holder, other_client) = (redlock(), redlock());
     // First each client acquires a lock: this opens its session, and waits until the server is old enough to vote.
     for client in [&holder, &other_client] {
-        let lock = client.acquire("b").await;
-        lock.expect("the server must grant the lock once it is old enough to vote")
+        let lock_result = client.acquire("b").await;
+        lock_result
+            .expect("the server must grant the lock once it is old enough to vote")
             .release()
             .await;
     }
-    let lock = holder.lock("a").renewal(false).acquire().await;
-    let lock = lock.expect("the lock");
+    let lock_result = holder.lock("a").renewal(false).acquire().await;
+    let lock_guard = lock_result.expect("the lock");
     server
         .sql("DROP TABLE locks.quorate_record")
         .expect("dropped");
     prepare(&url).await.expect("prepared");
     let outcome = other_client.try_acquire("a").await;
-    assert!(lock.is_valid(), "the machine is too slow for this test");
+    assert!(
+        lock_guard.is_valid(),
+        "the machine is too slow for this test"
+    );
     let is_acquired = outcome.is_ok_and(|outcome| matches!(outcome, TryAcquire::Acquired(_)));
     assert!(
         !is_acquired,

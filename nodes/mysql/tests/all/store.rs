@@ -57,12 +57,15 @@ async fn get(session: &mut quorate_mysql::MySqlSession, key: &str) -> Record {
 async fn record_is_changed_only_if_it_has_the_expected_version() {
     let (_server, store) = store!();
     let mut session = connect(&store).await;
-    let first = put(&mut session, "a", 0, "one").await;
+    let first_version = put(&mut session, "a", 0, "one").await;
     let record = get(&mut session, "a").await;
-    assert_eq!((record.version, &record.state[..]), (first, &b"one"[..]));
-    let second = put(&mut session, "a", first, "two").await;
-    assert_ne!(second, first);
-    for stale in [0, first, second + 1] {
+    assert_eq!(
+        (record.version, &record.state[..]),
+        (first_version, &b"one"[..])
+    );
+    let second_version = put(&mut session, "a", first_version, "two").await;
+    assert_ne!(second_version, first_version);
+    for stale in [0, first_version, second_version + 1] {
         let reply = session
             .commit(&[commit_of(change("a", stale, "no"))])
             .await
@@ -74,7 +77,10 @@ async fn record_is_changed_only_if_it_has_the_expected_version() {
         );
     }
     let record = get(&mut session, "a").await;
-    assert_eq!((record.version, &record.state[..]), (second, &b"two"[..]));
+    assert_eq!(
+        (record.version, &record.state[..]),
+        (second_version, &b"two"[..])
+    );
     assert_eq!(get(&mut session, "b").await, Record::default());
 }
 
@@ -210,17 +216,20 @@ async fn record_is_removed_only_if_it_has_the_given_version() {
 async fn late_commit_of_a_lost_session_is_refused_because_the_version_has_changed() {
     let (server, store) = store!();
     let mut lost_session = connect(&store).await;
-    let first = put(&mut lost_session, "a", 0, "first").await;
+    let first_version = put(&mut lost_session, "a", 0, "first").await;
     let mut next_session = connect(&store).await;
     server.stop().unwrap();
-    let late = [commit_of(change("a", first, "late"))];
-    let outcome =
-        tokio::time::timeout(Duration::from_millis(100), lost_session.commit(&late)).await;
+    let late_commits = [commit_of(change("a", first_version, "late"))];
+    let outcome = tokio::time::timeout(
+        Duration::from_millis(100),
+        lost_session.commit(&late_commits),
+    )
+    .await;
     assert!(outcome.is_err(), "a stopped server must not answer");
     server.cont().unwrap();
     // Exactly one of the two commits is applied, whichever arrives first.
     let reply = next_session
-        .commit(&[commit_of(change("a", first, "next"))])
+        .commit(&[commit_of(change("a", first_version, "next"))])
         .await
         .unwrap();
     let record = get(&mut next_session, "a").await;
@@ -312,8 +321,8 @@ async fn dropped_session_closes_its_socket_even_if_the_server_hangs() {
 /// The number of established connections from this process to the server, as the kernel lists them.
 fn open_sockets(server: &MariaDb) -> usize {
     let port = format!(":{:04X}", server.port());
-    let table = std::fs::read_to_string("/proc/self/net/tcp").expect("Linux");
-    let our_lines = table.lines().skip(1).filter(|line| {
+    let socket_table = std::fs::read_to_string("/proc/self/net/tcp").expect("Linux");
+    let our_lines = socket_table.lines().skip(1).filter(|line| {
         let fields: Vec<_> = line.split_whitespace().collect();
         // After a socket is closed, the kernel may still keep an entry for unacknowledged data; such an entry has no
         // inode.
@@ -356,12 +365,12 @@ async fn commit_of_several_records_is_applied_as_a_whole_or_not_at_all() {
     assert_eq!(get(&mut session, "c").await, Record::default());
     // The failed commit has reserved a row for a record. That row must not block a later commit.
     let c = put(&mut session, "c", 0, "c").await;
-    let mixed = commit_of_all(vec![
+    let mixed_commit = commit_of_all(vec![
         version_check("c", c),
         change("a", a2, "a3"),
         version_check("d", 0),
     ]);
-    let reply = session.commit(&[mixed]).await;
+    let reply = session.commit(&[mixed_commit]).await;
     assert!(matches!(&reply.unwrap().what[0], Committed::Done(v) if v[0] == c && v[2] == 0));
     let page = session.page(0, 10).await.unwrap().what;
     assert_eq!(
@@ -376,14 +385,14 @@ async fn commit_can_check_the_version_of_a_record_without_changing_the_record() 
     let (_server, store) = store!();
     let mut session = connect(&store).await;
     let a_version = put(&mut session, "a", 0, "a").await;
-    let checks = [
+    let check_commits = [
         commit_of(version_check("a", a_version)),
         commit_of(version_check("a", a_version + 1)),
         commit_of(version_check("a", 0)),
         commit_of(version_check("none", 0)),
         commit_of(version_check("none", 1)),
     ];
-    let reply = session.commit(&checks).await.unwrap();
+    let reply = session.commit(&check_commits).await.unwrap();
     let applied = |version| Committed::Done(vec![version]);
     let stale = || Committed::Stale;
     assert_eq!(

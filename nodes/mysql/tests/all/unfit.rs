@@ -56,8 +56,9 @@ async fn server_of_another_kind_ends_an_endless_wait() {
         assert_eq!(inspection.fault, Some(fault));
         let node = StoreNode::new(MySql::open(&url).unwrap());
         let builder = Redlock::builder().node(node).wait(Wait::Forever);
-        let waiter = builder.build().unwrap();
-        let outcome = tokio::time::timeout(Duration::from_secs(20), waiter.acquire("x")).await;
+        let waiting_client = builder.build().unwrap();
+        let outcome =
+            tokio::time::timeout(Duration::from_secs(20), waiting_client.acquire("x")).await;
         let error = outcome.expect("the wait must end").unwrap_err().details();
         assert!(error.contains(remedy), "{error}");
     }
@@ -152,9 +153,9 @@ async fn user_with_the_reported_grants_can_lock_until_a_required_grant_is_revoke
     let inspection = store.inspect().await;
     assert_eq!(inspection.fault, None);
     let mut listener = store.listen("0123456789abcdef".into()).await.unwrap();
-    let next = quorate::node::store::Listener::next(&mut listener);
+    let next_message = quorate::node::store::Listener::next(&mut listener);
     assert!(
-        tokio::time::timeout(Duration::from_millis(300), next)
+        tokio::time::timeout(Duration::from_millis(300), next_message)
             .await
             .is_err()
     );
@@ -399,8 +400,8 @@ async fn error_of_a_server_with_a_statement_based_binary_log_names_binlog_format
     assert_eq!(inspection.fault, Some(fault));
     assert_eq!(inspection.setting("binlog_format"), Some("STATEMENT"));
     for format in ["ROW", "MIXED"] {
-        let set = format!("SET GLOBAL binlog_format={format}");
-        server.sql(&set).unwrap();
+        let set_statement = format!("SET GLOBAL binlog_format={format}");
+        server.sql(&set_statement).unwrap();
         let (mut session, _) = store.connect().await.unwrap();
         session
             .commit(&[commit_of(change(format, 0, "s"))])
@@ -462,16 +463,19 @@ async fn inspection_detects_a_replica_or_reports_the_missing_right_to_detect_one
         (inspection.fault, inspection.role.as_deref()),
         (None, Some("master"))
     );
-    let missing = inspection.unseen.join(" ");
-    assert!(missing.contains("GRANT SLAVE MONITOR ON *.*"), "{missing}");
+    let unseen_settings = inspection.unseen.join(" ");
+    assert!(
+        unseen_settings.contains("GRANT SLAVE MONITOR ON *.*"),
+        "{unseen_settings}"
+    );
     server.sql("GRANT SLAVE MONITOR ON *.* TO app").unwrap();
     let inspection = store.inspect().await;
     assert_eq!(
         (inspection.unseen.len(), inspection.role.as_deref()),
         (0, Some("master"))
     );
-    let source = "CHANGE MASTER TO MASTER_HOST='10.9.8.7', MASTER_PORT=3307";
-    server.sql(source).unwrap();
+    let change_master = "CHANGE MASTER TO MASTER_HOST='10.9.8.7', MASTER_PORT=3307";
+    server.sql(change_master).unwrap();
     let inspection = store.inspect().await;
     assert_eq!(
         (inspection.fault.clone(), inspection.role.as_deref()),
@@ -622,8 +626,8 @@ async fn database_without_a_required_table_is_refused_until_prepare_repairs_it()
         "quorate_record",
         "quorate_schema",
     ] {
-        let drop = format!("DROP TABLE locks.{table}");
-        check_refusal_and_repair(&server, &drop, &["quorate prepare-server"]).await;
+        let drop_statement = format!("DROP TABLE locks.{table}");
+        check_refusal_and_repair(&server, &drop_statement, &["quorate prepare-server"]).await;
     }
 }
 
@@ -702,9 +706,9 @@ async fn separately_prepared_databases_of_one_server_get_the_same_server_name() 
         let url = server.url(database);
         prepare(&url).await.unwrap();
         // Store a different name in each database, as `prepare` does if its user cannot see the other databases.
-        let store_other_name =
+        let set_server_name =
             format!("UPDATE {database}.quorate_schema SET server=MD5('{database}')");
-        server.sql(&store_other_name).unwrap();
+        server.sql(&set_server_name).unwrap();
         stores.push(MySql::open(&format!("{url}?timeout=5s")).unwrap());
     }
     let server_name = |store: MySql| async move { store.connect().await.unwrap().1.server };
@@ -736,8 +740,8 @@ async fn listener_receives_wake_ups_under_any_sql_mode() {
         let mut commit = commit_of(change(mode, 0, "s"));
         commit.wakes = vec![common::wake(mode, mode.as_bytes())];
         session.commit(&[commit]).await.unwrap();
-        let next = quorate::node::store::Listener::next(&mut listener);
-        let outcome = tokio::time::timeout(Duration::from_secs(10), next).await;
+        let next_message = quorate::node::store::Listener::next(&mut listener);
+        let outcome = tokio::time::timeout(Duration::from_secs(10), next_message).await;
         let received =
             outcome.unwrap_or_else(|_| panic!("{mode}: the listener must receive the wake-up"));
         assert_eq!(received, Ok(vec![mode.as_bytes().to_vec()]), "{mode}");

@@ -23,28 +23,28 @@ async fn session_at(url: &str) -> quorate_zookeeper::ZooKeeperSession {
 
 /// A plain client that is authenticated as this user.
 async fn client_as(server: &TestServer, user: &str) -> Client {
-    let client = admin(server).await;
-    client.auth("digest", user.as_bytes()).await.unwrap();
-    client
+    let admin_client = admin(server).await;
+    admin_client.auth("digest", user.as_bytes()).await.unwrap();
+    admin_client
 }
 
 /// The ACL entries of these users, with all permissions. The server computes the hashes of the passwords.
 async fn acl_entries(server: &TestServer, users: &[&str]) -> Vec<Acl> {
     let mut entries = Vec::new();
     for user in users {
-        let client = client_as(server, user).await;
+        let user_client = client_as(server, user).await;
         let options = CreateMode::Ephemeral.with_acls(Acls::creator_all());
-        client.create("/hash", b"", &options).await.unwrap();
-        let (acl, _) = client.get_acl("/hash").await.unwrap();
+        user_client.create("/hash", b"", &options).await.unwrap();
+        let (acl, _) = user_client.get_acl("/hash").await.unwrap();
         entries.extend(acl);
-        client.delete("/hash", None).await.unwrap();
+        user_client.delete("/hash", None).await.unwrap();
     }
     entries
 }
 
 async fn set_acl(server: &TestServer, user: &str, path: &str, acl: &[Acl]) {
-    let client = client_as(server, user).await;
-    client.set_acl(path, acl, None).await.unwrap();
+    let user_client = client_as(server, user).await;
+    user_client.set_acl(path, acl, None).await.unwrap();
 }
 
 const ANN: &str = "ann:s3cret";
@@ -54,7 +54,7 @@ test!(users_that_share_a_path_share_its_locks_and_wake_each_other, server => {
     let (ann, bob) = (url_for(&server, ANN, "/shared"), url_for(&server, BOB, "/shared"));
     prepare(&ann).await.unwrap();
     let mut early_session = session_at(&ann).await;
-    let first = put(&mut early_session, "early", 0, b"1").await;
+    let first_version = put(&mut early_session, "early", 0, b"1").await;
     let both_entries = acl_entries(&server, &[ANN, BOB]).await;
     set_acl(&server, ANN, "/shared", &both_entries).await;
     // Existing znodes below `/shared` keep their old ACL until `prepare` is called again.
@@ -65,8 +65,8 @@ test!(users_that_share_a_path_share_its_locks_and_wake_each_other, server => {
     assert_eq!(prepare(&bob).await.unwrap().changed, 0);
 
     let (mut ann_session, mut bob_session) = (session_at(&ann).await, session_at(&bob).await);
-    assert_eq!(load(&mut bob_session, "early").await, (first, b"1".to_vec()));
-    put(&mut bob_session, "early", first, b"2").await;
+    assert_eq!(load(&mut bob_session, "early").await, (first_version, b"1".to_vec()));
+    put(&mut bob_session, "early", first_version, b"2").await;
     let a_version = put(&mut ann_session, "a", 0, b"ann").await;
     let b_version = put(&mut bob_session, "b", 0, b"bob").await;
     assert_eq!(load(&mut ann_session, "b").await, (b_version, b"bob".to_vec()));
@@ -129,11 +129,11 @@ test!(load_with_an_unreadable_record_still_returns_the_other_records, server => 
 });
 
 test!(lock_whose_record_is_unreadable_is_refused_and_other_locks_are_listed_and_taken, server => {
-    let client = || {
+    let new_client = || {
         let builder = Redlock::builder().node(node(&server.url()).unwrap());
         builder.restart_guard(RestartGuard::Off).ttl(Duration::from_secs(30)).connect_timeout(Duration::from_secs(4)).build().unwrap()
     };
-    let (first, second) = (client(), client());
+    let (first, second) = (new_client(), new_client());
     let guard = first.acquire("good").await.unwrap();
     let admin = client_as(&server, ANN).await;
     let path = "/a/locks/records/626164";

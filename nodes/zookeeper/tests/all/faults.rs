@@ -59,8 +59,8 @@ async fn server_of_another_kind_ends_an_endless_wait() {
         let builder = Redlock::builder()
             .node(node(&url).unwrap())
             .wait(Wait::Forever);
-        let waiter = builder.build().unwrap();
-        let outcome = tokio::time::timeout(PATIENCE, waiter.acquire("x")).await;
+        let waiting_client = builder.build().unwrap();
+        let outcome = tokio::time::timeout(PATIENCE, waiting_client.acquire("x")).await;
         let error = outcome.expect("the wait must end").unwrap_err().details();
         assert!(error.contains(remedy), "{error}");
         // A member that is down may be a ZooKeeper server.
@@ -192,8 +192,8 @@ test!(
         let (mut session, last_greeting) = store.connect().await.unwrap();
         // In each of the 3 rounds, the result of one commit is unknown, so this commit may have been applied.
         let (last_version, _) = load(&mut session, "a").await;
-        let written = times_written(last_version);
-        assert!((acknowledged..=acknowledged + 3).contains(&written), "the {acknowledged} acknowledged changes and at most three others must be applied, not {written} changes");
+        let write_count = times_written(last_version);
+        assert!((acknowledged..=acknowledged + 3).contains(&write_count), "the {acknowledged} acknowledged changes and at most three others must be applied, not {write_count} changes");
         assert_eq!((first_greeting.run, first_greeting.server), (last_greeting.run, last_greeting.server));
         let inspection = store.inspect().await;
         assert!(matches!(inspection.role.as_deref(), Some("leader" | "follower")), "{inspection:?}");

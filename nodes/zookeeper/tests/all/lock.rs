@@ -94,14 +94,14 @@ async fn acquire_forty_times(clients: Vec<Redlock>) -> Duration {
 
 test!(lock_over_one_zookeeper_excludes_a_second_client, server => {
     let (first_client, second_client) = (client(&server), client(&server));
-    let first = first_client.acquire("a").await.unwrap();
+    let first_guard = first_client.acquire("a").await.unwrap();
     assert!(is_held(&second_client, "a").await);
     assert!(!is_held(&second_client, "b").await);
-    let token = first.fencing_token().unwrap();
-    first.release().await;
-    let second = second_client.acquire("a").await.unwrap();
-    assert!(second.fencing_token().unwrap() > token);
-    second.release().await;
+    let token = first_guard.fencing_token().unwrap();
+    first_guard.release().await;
+    let second_guard = second_client.acquire("a").await.unwrap();
+    assert!(second_guard.fencing_token().unwrap() > token);
+    second_guard.release().await;
 });
 
 test!(ten_clients_of_one_zookeeper_never_hold_the_lock_together, server => {
@@ -314,11 +314,11 @@ async fn try_once_and_die(url: String, request: fn(&Redlock) -> quorate::LockReq
 }
 
 test!(process_that_tries_once_gets_the_lock_of_a_dead_holder, server => {
-    let plain: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("plain");
+    let plain_lock: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("plain");
     let permit: fn(&Redlock) -> quorate::LockRequest = |process| process.semaphore("permit", 1);
     let shared_read: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("read").shared();
     let exclusive_write: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("read");
-    let pairs = [(plain, plain), (permit, permit), (shared_read, exclusive_write)];
+    let pairs = [(plain_lock, plain_lock), (permit, permit), (shared_read, exclusive_write)];
     for (first_request, _) in pairs {
         assert!(try_once_and_die(server.url_with(QUICK_SETTINGS), first_request).await);
     }
@@ -333,16 +333,16 @@ test!(process_that_tries_once_gets_the_lock_of_a_dead_holder, server => {
 
 test!(process_that_tries_once_gets_the_lock_of_a_dead_holder_after_the_leader_was_replaced,
     ZooKeeperOptions::new().members(3), server => {
-    let plain: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("plain");
-    assert!(try_once_and_die(server.url_with(QUICK_SETTINGS), plain).await);
+    let plain_lock: fn(&Redlock) -> quorate::LockRequest = |process| process.lock("plain");
+    assert!(try_once_and_die(server.url_with(QUICK_SETTINGS), plain_lock).await);
     let leader = server.zookeeper.leader().unwrap();
     server.zookeeper.kill(leader).unwrap();
     client(&server).acquire("other").await.unwrap().release().await;
     tokio::time::sleep(DEAD_HOLDER_WAIT).await;
     assert!(
-        !try_once_and_die(server.url_with(QUICK_SETTINGS), plain).await,
+        !try_once_and_die(server.url_with(QUICK_SETTINGS), plain_lock).await,
         "the dates of two leaders must not be compared"
     );
     tokio::time::sleep(DEAD_HOLDER_WAIT).await;
-    assert!(try_once_and_die(server.url_with(QUICK_SETTINGS), plain).await);
+    assert!(try_once_and_die(server.url_with(QUICK_SETTINGS), plain_lock).await);
 });

@@ -21,9 +21,9 @@ test!(committed_record_is_loaded_with_a_new_version_each_time, server => {
         versions_so_far.push(versions[0]);
     }
     // Writing an empty state does not remove the record.
-    let last = *versions_so_far.last().unwrap();
-    assert!(matches!(commit_one(&mut session, change("a", last, b"")).await, Committed::Done(_)));
-    assert_eq!(load(&mut session, "a").await, (last + 1, Vec::new()));
+    let last_version = *versions_so_far.last().unwrap();
+    assert!(matches!(commit_one(&mut session, change("a", last_version, b"")).await, Committed::Done(_)));
+    assert_eq!(load(&mut session, "a").await, (last_version + 1, Vec::new()));
 });
 
 test!(commit_that_expects_another_version_changes_nothing, server => {
@@ -106,32 +106,36 @@ test!(record_whose_version_is_only_checked_decides_the_commit_and_is_unchanged, 
 });
 
 test!(record_created_again_after_its_removal_never_has_an_earlier_version, server => {
-    let mut first = connect(&server).await;
-    let mut second = connect(&server).await;
+    let mut first_session = connect(&server).await;
+    let mut second_session = connect(&server).await;
     let mut used_versions = std::collections::BTreeSet::new();
     for round in 0..20_u8 {
         let mut version = 0;
         for _ in 0..3 {
-            version = put(&mut first, "a", version, &[round]).await;
+            version = put(&mut first_session, "a", version, &[round]).await;
             assert!(used_versions.insert(version), "the version {version} must not be used twice");
         }
-        assert_eq!(load(&mut second, "a").await, (version, vec![round]));
+        assert_eq!(load(&mut second_session, "a").await, (version, vec![round]));
         let outdated = [(record_name("a"), version - 1), (record_name("b"), version), (record_name("a"), 0)];
-        first.remove(&outdated).await.unwrap();
-        assert_eq!(load(&mut first, "a").await.0, version, "the record has another version, so it must not be removed");
-        first.remove(&[(record_name("a"), version)]).await.unwrap();
-        assert_eq!(load(&mut second, "a").await, (0, vec![]));
-        assert!(first.page(0, 10).await.unwrap().what.is_empty());
+        first_session.remove(&outdated).await.unwrap();
+        assert_eq!(
+            load(&mut first_session, "a").await.0,
+            version,
+            "the record has another version, so it must not be removed"
+        );
+        first_session.remove(&[(record_name("a"), version)]).await.unwrap();
+        assert_eq!(load(&mut second_session, "a").await, (0, vec![]));
+        assert!(first_session.page(0, 10).await.unwrap().what.is_empty());
         // The versions of the removed record must never match again, even after a new record got the same name.
-        assert_eq!(commit_one(&mut second, change("a", version, b"late")).await, Committed::Stale);
-        let recreated_version = put(&mut second, "a", 0, b"anew").await;
+        assert_eq!(commit_one(&mut second_session, change("a", version, b"late")).await, Committed::Stale);
+        let recreated_version = put(&mut second_session, "a", 0, b"anew").await;
         for old_version in used_versions.iter().copied() {
-            assert_eq!(commit_one(&mut first, change("a", old_version, b"late")).await, Committed::Stale);
-            assert_eq!(commit_one(&mut first, version_check("a", old_version)).await, Committed::Stale);
+            assert_eq!(commit_one(&mut first_session, change("a", old_version, b"late")).await, Committed::Stale);
+            assert_eq!(commit_one(&mut first_session, version_check("a", old_version)).await, Committed::Stale);
         }
-        first.remove(&[(record_name("a"), version)]).await.unwrap();
-        assert_eq!(load(&mut first, "a").await, (recreated_version, b"anew".to_vec()));
-        first.remove(&[(record_name("a"), recreated_version)]).await.unwrap();
+        first_session.remove(&[(record_name("a"), version)]).await.unwrap();
+        assert_eq!(load(&mut first_session, "a").await, (recreated_version, b"anew".to_vec()));
+        first_session.remove(&[(record_name("a"), recreated_version)]).await.unwrap();
     }
 });
 
@@ -150,16 +154,19 @@ test!(foreign_znode_in_place_of_a_record_is_shown_as_unchangeable, server => {
 });
 
 test!(of_concurrent_commits_to_one_record_exactly_one_is_applied, server => {
-    let mut first = connect(&server).await;
-    let mut second = connect(&server).await;
+    let mut first_session = connect(&server).await;
+    let mut second_session = connect(&server).await;
     for round in 0..50 {
-        let (version, _) = load(&mut first, "a").await;
+        let (version, _) = load(&mut first_session, "a").await;
         let (first_commit, second_commit) = (commit(change("a", version, b"1")), commit(change("a", version, b"2")));
         let (first_batch, second_batch) = ([first_commit], [second_commit]);
-        let (first_reply, second_reply) = futures::join!(first.commit(&first_batch), second.commit(&second_batch));
+        let (first_reply, second_reply) = futures::join!(
+            first_session.commit(&first_batch),
+            second_session.commit(&second_batch)
+        );
         let applied = [first_reply, second_reply].map(|reply| matches!(reply.unwrap().what[0], Committed::Done(_)));
         assert_eq!(applied.iter().filter(|is_applied| **is_applied).count(), 1, "{round}");
-        let (_, state) = load(&mut first, "a").await;
+        let (_, state) = load(&mut first_session, "a").await;
         assert_eq!(state, if applied[0] { b"1" } else { b"2" });
     }
 });
@@ -220,31 +227,31 @@ test!(too_large_state_is_refused_and_the_session_stays_usable, server => {
 });
 
 test!(late_commit_of_a_dropped_future_is_refused_because_the_version_has_changed, server => {
-    let mut first = connect(&server).await;
-    let mut second = connect(&server).await;
-    let first_version = put(&mut first, "a", 0, b"0").await;
+    let mut first_session = connect(&server).await;
+    let mut second_session = connect(&server).await;
+    let first_version = put(&mut first_session, "a", 0, b"0").await;
     // Stop the server, so that it processes the commit only after the session was dropped.
     server.zookeeper.stop(0).unwrap();
-    let late = [commit(change("a", first_version, b"late"))];
-    let early_outcome = tokio::time::timeout(Duration::from_millis(50), first.commit(&late)).await;
+    let late_commits = [commit(change("a", first_version, b"late"))];
+    let early_outcome = tokio::time::timeout(Duration::from_millis(50), first_session.commit(&late_commits)).await;
     assert!(early_outcome.is_err());
-    drop(first);
+    drop(first_session);
     server.zookeeper.cont(0).unwrap();
     // The second client overwrites the record at its current version. From then on, the delayed commit of the first
     // client has no effect.
-    let (version, _) = load(&mut second, "a").await;
-    let outcome = commit_one(&mut second, change("a", version, b"next")).await;
+    let (version, _) = load(&mut second_session, "a").await;
+    let outcome = commit_one(&mut second_session, change("a", version, b"next")).await;
     let mut current_version = version;
     if let Committed::Done(versions) = outcome {
         current_version = versions[0];
     } else {
-        let (version, state) = load(&mut second, "a").await;
+        let (version, state) = load(&mut second_session, "a").await;
         assert_eq!(state, b"late");
-        assert!(matches!(commit_one(&mut second, change("a", version, b"next")).await, Committed::Done(_)));
+        assert!(matches!(commit_one(&mut second_session, change("a", version, b"next")).await, Committed::Done(_)));
         current_version = version.max(current_version) + 1;
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(load(&mut second, "a").await, (current_version, b"next".to_vec()));
+    assert_eq!(load(&mut second_session, "a").await, (current_version, b"next".to_vec()));
 });
 
 test!(listener_receives_every_wake_up_for_its_process_and_no_others, server => {

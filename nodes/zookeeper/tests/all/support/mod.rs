@@ -12,7 +12,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// The time for which a test checks that an event does not happen.
 const QUIET_TIME: Duration = Duration::from_millis(150);
 /// URL settings with timeouts that are long enough even on a busy machine.
-const SETTINGS: &str = "timeout=4s&session=10s";
+const URL_SETTINGS: &str = "timeout=4s&session=10s";
 
 /// A ZooKeeper server or ensemble with the znodes that a lock needs.
 pub(crate) struct TestServer {
@@ -28,14 +28,14 @@ impl TestServer {
 
     /// Starts a ZooKeeper server or ensemble without the znodes that a lock needs.
     pub(crate) async fn start_unprepared(options: ZooKeeperOptions) -> Self {
-        let start = tokio::task::spawn_blocking(move || Process::start_with(&options));
-        let started = start.await.unwrap();
+        let start_task = tokio::task::spawn_blocking(move || Process::start_with(&options));
+        let started = start_task.await.unwrap();
         let zookeeper = started.unwrap_or_else(|error| panic!("{error}"));
         Self { zookeeper }
     }
 
     pub(crate) fn url(&self) -> String {
-        self.url_with(SETTINGS)
+        self.url_with(URL_SETTINGS)
     }
 
     pub(crate) fn url_with(&self, settings: &str) -> String {
