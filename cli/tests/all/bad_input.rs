@@ -10,13 +10,13 @@ use crate::common::{self, RunOutput, output_of, quorate_command, quorate_on, sta
 /// contains all of `parts`, and no file FILE.
 fn assert_refused(options: &[&str], parts: &[&str]) {
     let folder = tempfile::tempdir().expect("a directory");
-    let file = folder.path().join("ran");
+    let ran_file = folder.path().join("ran");
     let run = output_of(
         quorate_command()
             .arg("run")
             .args(options)
             .args(["--", "touch"])
-            .arg(&file),
+            .arg(&ran_file),
     );
     assert_eq!(run.code, Some(64), "{options:?} {run:?}");
     assert_eq!(run.stderr.lines().count(), 1, "{options:?} {run:?}");
@@ -27,7 +27,7 @@ fn assert_refused(options: &[&str], parts: &[&str]) {
         );
     }
     assert_eq!(run.stdout, "");
-    assert!(!file.exists());
+    assert!(!ran_file.exists());
 }
 
 const THREE_URLS: &str = "redis://127.0.0.1:1,redis://127.0.0.1:2,redis://127.0.0.1:3";
@@ -161,18 +161,18 @@ fn mistake_in_the_configuration_file_is_reported_with_file_line_and_key() {
 fn sources_of_a_setting_have_the_documented_precedence() {
     let masters = start_masters(1);
     let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("quorate.toml");
+    let config_file = dir.path().join("quorate.toml");
     let text = format!(
         "masters = '{}'\nrestart_guard = 'off'\nprefix = 'file:'\n",
         masters.urls()[0]
     );
-    std::fs::write(&file, text).expect("written");
+    std::fs::write(&config_file, text).expect("written");
     let held_key = |config_source: &str, variable: Option<&str>, flag: Option<&str>| {
         let mut command = quorate_command();
         command.arg("run").current_dir(dir.path());
         match config_source {
-            "flag" => command.arg("--config").arg(&file),
-            "variable" => command.env("QUORATE_CONFIG", &file),
+            "flag" => command.arg("--config").arg(&config_file),
+            "variable" => command.env("QUORATE_CONFIG", &config_file),
             _ => &mut command,
         };
         if let Some(value) = variable {
@@ -189,9 +189,9 @@ fn sources_of_a_setting_have_the_documented_precedence() {
         common::wait_until("the lock is held", || {
             held_keys = ["file:r", "variable:r", "flag:r"]
                 .into_iter()
-                .filter(|held_key| {
+                .filter(|key| {
                     masters[0]
-                        .command(&["EXISTS", held_key])
+                        .command(&["EXISTS", key])
                         .is_ok_and(|reply| reply.int() == Some(1))
                 })
                 .collect();
@@ -242,15 +242,15 @@ fn default_ttl_is_lowered_to_the_value_of_the_option_max_ttl() {
 #[test]
 fn file_named_by_the_option_config_overrides_environment_variables() {
     let masters = start_masters(1);
-    let file = tempfile::NamedTempFile::new().expect("a file");
+    let config_file = tempfile::NamedTempFile::new().expect("a file");
     let text = format!(
         "masters = '{}'\nrestart_guard = 'off'\nmax_ttl = '5s'\ngrace = '1ms'\nwait = 'none'\n",
         masters.urls()[0]
     );
-    std::fs::write(&file, text).expect("written");
+    std::fs::write(&config_file, text).expect("written");
     // Set four variables. The configuration file overrides three of them, but not QUORATE_TTL, because the file does
     // not set `ttl`.
-    let run_with_config = |doctor_output: &[&str]| {
+    let run_with_config = |args: &[&str]| {
         let mut command = quorate_command();
         command.env("QUORATE_MASTERS", "redis://127.0.0.1:1");
         command.env("QUORATE_WAIT", "forever");
@@ -259,9 +259,9 @@ fn file_named_by_the_option_config_overrides_environment_variables() {
             .env("QUORATE_TTL", "900ms");
         output_of(
             command
-                .args([&doctor_output[..1], &["--config"]].concat())
-                .arg(file.path())
-                .args(&doctor_output[1..]),
+                .args([&args[..1], &["--config"]].concat())
+                .arg(config_file.path())
+                .args(&args[1..]),
         )
     };
     let run = run_with_config(&["run", "-v", "r", "--", "true"]);
@@ -271,10 +271,10 @@ fn file_named_by_the_option_config_overrides_environment_variables() {
     reply.expect("a reply");
     let refused_run = run_with_config(&["run", "r", "--", "true"]);
     assert_eq!(refused_run.code, Some(75), "{refused_run:?}");
-    let doctor = run_with_config(&["doctor", "--json", "--node-timeout", "400ms"]);
-    let doctor: serde_json::Value = serde_json::from_str(&doctor.stdout).expect("JSON");
-    let path = file.path().to_str().expect("text");
-    let expected = serde_json::json!([
+    let doctor_run = run_with_config(&["doctor", "--json", "--node-timeout", "400ms"]);
+    let doctor_report: serde_json::Value = serde_json::from_str(&doctor_run.stdout).expect("JSON");
+    let path = config_file.path().to_str().expect("text");
+    let expected_settings = serde_json::json!([
         { "setting": "grace", "source": path, "overridden": "QUORATE_GRACE" },
         { "setting": "masters", "source": path, "overridden": "QUORATE_MASTERS" },
         { "setting": "max_ttl", "source": path, "overridden": null },
@@ -283,36 +283,43 @@ fn file_named_by_the_option_config_overrides_environment_variables() {
         { "setting": "ttl", "source": "QUORATE_TTL", "overridden": null },
         { "setting": "wait", "source": path, "overridden": "QUORATE_WAIT" },
     ]);
-    let mut settings = doctor["settings"].as_array().expect("a list").clone();
+    let mut settings = doctor_report["settings"]
+        .as_array()
+        .expect("a list")
+        .clone();
     settings.sort_by_key(|row| row["setting"].to_string());
-    assert_eq!(serde_json::Value::from(settings), expected, "{doctor}");
-    let doctor_output = output_of(
+    assert_eq!(
+        serde_json::Value::from(settings),
+        expected_settings,
+        "{doctor_report}"
+    );
+    let variables_run = output_of(
         quorate_command()
             .env("QUORATE_MASTERS", masters.urls()[0].clone())
             .env("QUORATE_KEEP_FOR", "1m")
             .arg("doctor"),
     );
-    let settings = doctor_output
+    let settings_text = variables_run
         .stdout
         .split_once("\nsetting ")
         .map(|(_, rest)| rest);
     assert_eq!(
-        settings,
+        settings_text,
         Some(
             "masters: from QUORATE_MASTERS\nsetting keep_for: from QUORATE_KEEP_FOR\nother settings: default\n"
         ),
-        "{doctor_output:?}"
+        "{variables_run:?}"
     );
 }
 
 /// Runs `quorate run r -- true` with these environment variables, and with a configuration file that ends with `lines`.
 fn run_with_file(masters: &Masters, lines: &str, variables: &[(&str, &str)]) -> RunOutput {
-    let file = tempfile::NamedTempFile::new().expect("a file");
+    let config_file = tempfile::NamedTempFile::new().expect("a file");
     let url = &masters.urls()[0];
     let text = format!("masters = '{url}'\nrestart_guard = 'off'\n{lines}");
-    std::fs::write(&file, text).expect("written");
+    std::fs::write(&config_file, text).expect("written");
     let mut run = quorate_command();
-    run.args(["run", "r", "--config"]).arg(file.path());
+    run.args(["run", "r", "--config"]).arg(config_file.path());
     output_of(
         run.envs(variables.iter().copied())
             .args(["-q", "--", "true"]),
@@ -402,7 +409,7 @@ fn no_output_contains_a_password() {
 #[test]
 fn no_output_contains_four_characters_of_the_password_of_a_wrong_url() {
     let folder = tempfile::tempdir().expect("a directory");
-    let file = folder.path().join("quorate.toml");
+    let config_file = folder.path().join("quorate.toml");
     let mut refused_count = 0;
     for seed in 0..120 {
         let BadUrl { url, password } = BadUrl::of(seed);
@@ -412,8 +419,8 @@ fn no_output_contains_four_characters_of_the_password_of_a_wrong_url() {
             format!("ttl = {url:?}"),
             format!("masters = [\n{url}\n]"),
         ];
-        std::fs::write(&file, &texts[seed as usize % 3]).expect("written");
-        let path = file.to_str().expect("UTF-8");
+        std::fs::write(&config_file, &texts[seed as usize % 3]).expect("written");
+        let path = config_file.to_str().expect("UTF-8");
         let long = format!("--masters={url}");
         let unknown = format!("--mastres={url}");
         let invocations: [(&[&str], Option<&str>); 12] = [

@@ -29,15 +29,18 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
         assert!(row["cycle_us"]["p50"].as_f64() > Some(0.0), "{row}");
         assert!(row["cycles_per_s"].as_f64() > Some(0.0), "{row}");
         assert_eq!(row["failed"], 0, "{row}");
-        let rounds = &row["rounds_us"];
-        assert!(rounds["least"].as_f64() <= rounds["most"].as_f64(), "{row}");
-        assert!(rounds["share"].as_f64() >= Some(0.0), "{row}");
+        let round_times = &row["rounds_us"];
+        assert!(
+            round_times["least"].as_f64() <= round_times["most"].as_f64(),
+            "{row}"
+        );
+        assert!(round_times["share"].as_f64() >= Some(0.0), "{row}");
     }
     let noise = &result["noise"];
-    let others = noise["others"]
+    let other_noise = noise["others"]
         .as_f64()
         .expect("with --spawn, result.json must contain the processor share of other processes");
-    assert!((0.0..=1.0).contains(&others), "{noise}");
+    assert!((0.0..=1.0).contains(&other_noise), "{noise}");
     assert_eq!(
         noise["noisy"] == true,
         run.stderr.contains("the machine is noisy"),
@@ -66,8 +69,8 @@ fn bench_on_spawned_masters_writes_a_self_contained_report() {
         );
     }
     for name in ["latency", "throughput", "cost", "wide"] {
-        let file = out.path().join(format!("{name}.svg"));
-        let svg = std::fs::read_to_string(file).expect("a picture");
+        let figure_file = out.path().join(format!("{name}.svg"));
+        let svg = std::fs::read_to_string(figure_file).expect("a picture");
         assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"));
         assert_eq!(svg.matches("<svg").count(), 1);
         assert!(
@@ -171,12 +174,13 @@ fn bench_with_the_option_nodes_compares_different_kinds_of_masters() {
         }
         assert_eq!(rows[0]["over_first"], 1.0, "{run:?}");
         let is_first_row = |row: &Value| row["setting"] == "classic";
-        let rows = rows.iter().filter(|row| is_first_row(row));
-        rows.map(|row| {
-            let kinds = row["kinds"].as_str().expect("kinds").to_owned();
-            (kinds, row["masters"].as_u64().expect("a number"))
-        })
-        .collect()
+        let first_rows = rows.iter().filter(|row| is_first_row(row));
+        first_rows
+            .map(|row| {
+                let kinds = row["kinds"].as_str().expect("kinds").to_owned();
+                (kinds, row["masters"].as_u64().expect("a number"))
+            })
+            .collect()
     };
     let mut spawned_masters = quorate_command();
     spawned_masters.args(["bench", "--json", "--time", "2s", "--tasks", "4"]);
@@ -186,8 +190,8 @@ fn bench_with_the_option_nodes_compares_different_kinds_of_masters() {
         "--nodes",
         "redis,redis,mysql",
     ]);
-    let expected = [("3 redis", 3), ("2 redis + 1 mysql", 3)];
-    let expected = expected.map(|(kinds, masters)| (kinds.to_owned(), masters));
+    let expected_kinds = [("3 redis", 3), ("2 redis + 1 mysql", 3)];
+    let expected = expected_kinds.map(|(kinds, masters)| (kinds.to_owned(), masters));
     assert_eq!(labels(&output_of(&mut spawned_masters)), expected);
 
     let server = quorate_testbed::MariaDb::start(quorate_testbed::MariaDbOptions::new());
@@ -210,8 +214,8 @@ fn bench_with_the_option_nodes_compares_different_kinds_of_masters() {
         "--masters",
     ]);
     given_masters.args([&*urls, "--restart-guard", "off"]);
-    let expected = [("2 redis", 2), ("1 mysql", 1), ("2 redis + 1 mysql", 3)];
-    let expected = expected.map(|(kinds, masters)| (kinds.to_owned(), masters));
+    let expected_kinds = [("2 redis", 2), ("1 mysql", 1), ("2 redis + 1 mysql", 3)];
+    let expected = expected_kinds.map(|(kinds, masters)| (kinds.to_owned(), masters));
     assert_eq!(labels(&output_of(&mut given_masters)), expected);
 }
 
@@ -287,8 +291,8 @@ fn keys_left(masters: &quorate_testbed::Masters) -> Vec<String> {
                 other => panic!("the answer to KEYS must be a list, not {other:?}"),
             },
         );
-    let names = keys.map(|key| key.text().expect("text").into_owned());
-    names
+    let key_names = keys.map(|key| key.text().expect("text").into_owned());
+    key_names
         .filter(|name| !name.starts_with("quorate:fence:"))
         .collect()
 }

@@ -8,7 +8,7 @@ use quorate_testbed::Masters;
 use serde_json::Value;
 
 /// The binary under test, for a command that quorate runs.
-const BIN: &str = env!("CARGO_BIN_EXE_quorate");
+const QUORATE_PROGRAM: &str = env!("CARGO_BIN_EXE_quorate");
 
 fn check(masters: &Masters, words: &[&str]) -> RunOutput {
     output_of(quorate_on(masters).arg("check").args(words))
@@ -32,7 +32,7 @@ fn token_checked_by_its_holder(masters: &Masters, options: &[&str]) -> String {
     let held_run = output_of(&mut quorate_run(
         masters,
         options,
-        &["sh", "-c", script, BIN],
+        &["sh", "-c", script, QUORATE_PROGRAM],
     ));
     assert_eq!(held_run.code, Some(0), "{options:?}: {held_run:?}");
     assert!(
@@ -50,11 +50,12 @@ fn token_is_current_until_the_release_and_superseded_by_the_next_holder() {
         verdict(&masters, &["r", &token]),
         expected_verdict(74, "ended")
     );
-    let text = check(&masters, &["r", &token]);
-    let words = format!("r: token {token} is ended: no client with this token holds the lock\n");
+    let verdict_text = check(&masters, &["r", &token]);
+    let ended_line =
+        format!("r: token {token} is ended: no client with this token holds the lock\n");
     assert_eq!(
-        (text.code, text.stdout, text.stderr),
-        (Some(74), words, String::new())
+        (verdict_text.code, verdict_text.stdout, verdict_text.stderr),
+        (Some(74), ended_line, String::new())
     );
     let quiet_run = check(&masters, &["-q", "r", &token]);
     assert_eq!(
@@ -62,7 +63,7 @@ fn token_is_current_until_the_release_and_superseded_by_the_next_holder() {
         (Some(74), String::new())
     );
 
-    let next = quorate_run(&masters, &["r"], &["sleep", &unique_marker()])
+    let next_holder = quorate_run(&masters, &["r"], &["sleep", &unique_marker()])
         .spawn()
         .expect("starts");
     wait_until_held(&masters, "r");
@@ -70,17 +71,17 @@ fn token_is_current_until_the_release_and_superseded_by_the_next_holder() {
         verdict(&masters, &["r", &token]),
         expected_verdict(74, "superseded")
     );
-    let text = check(&masters, &["r", &token]).stdout;
+    let verdict_text = check(&masters, &["r", &token]).stdout;
     assert!(
-        text.contains("a majority of the masters has a newer number"),
-        "{text}"
+        verdict_text.contains("a majority of the masters has a newer number"),
+        "{verdict_text}"
     );
-    let line = format!("pid {}", next.id());
+    let pid_text = format!("pid {}", next_holder.id());
     common::wait_until("the present holder is shown", || {
-        check(&masters, &["r", &token]).stdout.contains(&line)
+        check(&masters, &["r", &token]).stdout.contains(&pid_text)
     });
-    send_signal(&next, "TERM");
-    wait_for_output(next);
+    send_signal(&next_holder, "TERM");
+    wait_for_output(next_holder);
 }
 
 #[test]
@@ -90,12 +91,13 @@ fn token_is_current_while_a_minority_is_down_and_unknown_while_a_majority_is_dow
         "echo $QUORATE_FENCING_TOKEN; exec sleep {}",
         unique_marker()
     );
-    let holder = quorate_run(&masters, &["r"], &["sh", "-c", &script]).spawn();
-    let mut holder = holder.expect("starts");
-    let mut line = String::new();
-    let out = holder.stdout.take().expect("a pipe");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("a line");
-    let token = line.trim();
+    let holder_child = quorate_run(&masters, &["r"], &["sh", "-c", &script]).spawn();
+    let mut holder = holder_child.expect("starts");
+    let mut token_line = String::new();
+    let holder_stdout = holder.stdout.take().expect("a pipe");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(holder_stdout), &mut token_line)
+        .expect("a line");
+    let token = token_line.trim();
     masters[2].kill().expect("killed");
     assert_eq!(
         verdict(&masters, &["r", token]),
@@ -160,7 +162,7 @@ fn token_of_a_lock_on_several_resources_is_current_only_if_every_name_is_held() 
     // The command waits for a line, and then checks.
     let script =
         "\"$0\" check; echo; read line; \"$0\" check; echo \"code $?\"; \"$0\" check --json";
-    let mut holder = quorate_run(&masters, &names, &["sh", "-c", script, BIN])
+    let mut holder = quorate_run(&masters, &names, &["sh", "-c", script, QUORATE_PROGRAM])
         .stdin(std::process::Stdio::piped())
         .spawn()
         .expect("starts");
@@ -212,8 +214,8 @@ fn token_of_a_broken_lock_is_ended() {
         .expect("starts");
     wait_until_held(&masters, "r");
     let status = output_of(quorate_on(&masters).args(["status", "--json", "r"])).stdout;
-    let status: Value = serde_json::from_str(&status).expect("JSON");
-    let counters = status["resources"][0]["masters"]
+    let status_json: Value = serde_json::from_str(&status).expect("JSON");
+    let counters = status_json["resources"][0]["masters"]
         .as_array()
         .expect("masters")
         .iter();
@@ -239,9 +241,12 @@ fn token_of_a_broken_lock_is_ended() {
 #[test]
 fn token_that_a_minority_has_confirmed_counts_only_if_a_majority_shows_the_same_holder() {
     let masters = start_masters(3);
-    let holder = "0123456789abcdef".repeat(2);
+    let holder_value = "0123456789abcdef".repeat(2);
     for (master, counter) in masters.iter().zip(["9", "5", "5"]) {
-        for words in [["SET", "r", &holder], ["SET", "quorate:fence:r", counter]] {
+        for words in [
+            ["SET", "r", &holder_value],
+            ["SET", "quorate:fence:r", counter],
+        ] {
             master.command(&words).expect("a reply");
         }
     }
@@ -254,10 +259,12 @@ fn token_that_a_minority_has_confirmed_counts_only_if_a_majority_shows_the_same_
         verdict(&masters, &["r", "7"]),
         expected_verdict(69, "unknown")
     );
-    let text = check(&masters, &["r", "7"]);
+    let verdict_text = check(&masters, &["r", "7"]);
     assert!(
-        text.stdout.contains("no majority of the masters decides"),
-        "{text:?}"
+        verdict_text
+            .stdout
+            .contains("no majority of the masters decides"),
+        "{verdict_text:?}"
     );
     masters[1].command(&["DEL", "r"]).expect("a reply");
     masters[2].command(&["DEL", "r"]).expect("a reply");

@@ -53,8 +53,8 @@ fn demo_without_an_installed_server_sells_each_of_ten_prizes_once() {
 fn server_name() -> String {
     let server =
         quorate_testbed::available().expect("redis-server or valkey-server must be installed");
-    let name = server.file_name().expect("a name");
-    name.to_string_lossy().into_owned()
+    let program_name = server.file_name().expect("a name");
+    program_name.to_string_lossy().into_owned()
 }
 
 #[test]

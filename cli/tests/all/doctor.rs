@@ -51,8 +51,8 @@ fn doctor_and_mark_refuse_an_address_that_leads_to_several_servers() {
     let servers = durable_masters(4);
     let proxy = Proxy::start(servers[1].addr()).expect("a proxy");
     let _turns = proxy.inject(Fault::InTurn(servers[3].addr()));
-    let second = servers[1].url_at(proxy.addr());
-    let urls = [servers[0].url(), second.clone(), servers[2].url()].join(",");
+    let second_url = servers[1].url_at(proxy.addr());
+    let urls = [servers[0].url(), second_url.clone(), servers[2].url()].join(",");
     let run_with_urls = |words: &[&str]| {
         output_of(
             patient_command(&servers)
@@ -65,10 +65,10 @@ fn doctor_and_mark_refuse_an_address_that_leads_to_several_servers() {
     let json: Value = serde_json::from_str(&run.stdout).expect("JSON");
     assert_eq!(checks_of(&json, "error"), ["address"], "{run:?}");
     let findings = json["findings"].as_array().expect("findings");
-    let address = findings
+    let address_finding = findings
         .iter()
         .find(|finding| finding["check"] == "address");
-    let master = address.expect("the finding")["master"].as_str();
+    let master = address_finding.expect("the finding")["master"].as_str();
     assert_eq!(master, Some(proxy.addr().to_string().as_str()));
     let run = run_with_urls(&["masters", "mark"]);
     assert_eq!(run.code, Some(1), "{run:?}");
@@ -113,17 +113,25 @@ fn doctor_finds_no_problem_on_healthy_masters() {
     // Ignore findings of the check `version`: the list of tested versions need not contain the installed server's
     // version.
     assert!(findings.iter().all(|f| f["check"] == "version"), "{run:?}");
-    let first = &json["masters"][0];
-    assert_eq!(first["appendfsync"], "always");
-    assert_eq!(first["maxmemory_policy"], "noeviction");
-    assert!(first["latency_ms"].as_f64().is_some_and(|ms| ms > 0.0));
+    let first_master = &json["masters"][0];
+    assert_eq!(first_master["appendfsync"], "always");
+    assert_eq!(first_master["maxmemory_policy"], "noeviction");
     assert!(
-        first["clock_offset_ms"]
+        first_master["latency_ms"]
+            .as_f64()
+            .is_some_and(|ms| ms > 0.0)
+    );
+    assert!(
+        first_master["clock_offset_ms"]
             .as_i64()
             .is_some_and(|ms| ms.abs() < 500)
     );
-    assert_eq!(first["wake_ups"], true);
-    assert!(first["connect_ms"].as_f64().is_some_and(|ms| ms > 0.0));
+    assert_eq!(first_master["wake_ups"], true);
+    assert!(
+        first_master["connect_ms"]
+            .as_f64()
+            .is_some_and(|ms| ms > 0.0)
+    );
     let text = output_of(patient_command(&masters).arg("doctor"));
     assert!(text.stdout.contains("all is well"), "{text:?}");
 }
@@ -147,8 +155,8 @@ fn doctor_reports_masters_that_are_out_of_memory() {
         ["quorum", "memory", "memory"],
         "{run:?}"
     );
-    let lock = output_of(patient_command(&masters).args(["run", "--try", "r", "--", "true"]));
-    assert_eq!(lock.code, Some(69), "{lock:?}");
+    let lock_run = output_of(patient_command(&masters).args(["run", "--try", "r", "--", "true"]));
+    assert_eq!(lock_run.code, Some(69), "{lock_run:?}");
 }
 
 #[test]
@@ -191,8 +199,8 @@ fn doctor_reports_records_and_quotas_that_masters_have_lost() {
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!(checks_of(&json, "error"), ["values"], "{run:?}");
     let findings = json["findings"].as_array().expect("findings");
-    let values = findings.iter().find(|f| f["check"] == "values");
-    let advice = values.expect("a finding")["advice"].as_str();
+    let values_finding = findings.iter().find(|f| f["check"] == "values");
+    let advice = values_finding.expect("a finding")["advice"].as_str();
     let advice = advice.expect("a text");
     assert!(
         advice.starts_with("if you had dropped it, only drop it again"),
@@ -213,21 +221,21 @@ fn doctor_reports_records_and_quotas_that_masters_have_lost() {
 #[test]
 fn doctor_reports_problems_of_the_masters_and_exits_with_1() {
     let masters = durable_masters(5);
-    let set = |n: usize, command: &[&str]| {
+    let set_succeeds = |n: usize, command: &[&str]| {
         assert!(
             masters[n].command(command).expect("a reply").is_ok(),
             "{command:?}"
         );
     };
-    set(0, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    set_succeeds(0, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     let replica_of = masters[0].port().to_string();
-    set(1, &["REPLICAOF", "127.0.0.1", &replica_of]);
+    set_succeeds(1, &["REPLICAOF", "127.0.0.1", &replica_of]);
     masters[2].kill().expect("killed");
     let (run, json) = examine(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    let mut errors = checks_of(&json, "error");
-    errors.sort();
-    assert_eq!(errors, ["eviction", "reachable", "role"], "{run:?}");
+    let mut error_checks = checks_of(&json, "error");
+    error_checks.sort();
+    assert_eq!(error_checks, ["eviction", "reachable", "role"], "{run:?}");
     for finding in json["findings"].as_array().expect("findings") {
         assert!(
             finding["advice"]
@@ -242,8 +250,8 @@ fn doctor_reports_a_server_that_is_listed_under_two_addresses() {
     let masters = durable_masters(2);
     let address = masters.urls()[0].clone();
     let second_address = format!("unix://{}", masters[0].unix_socket().display());
-    let list = [address, second_address, masters.urls()[1].clone()].join(",");
-    let (run, json) = examine(&masters, &["--masters", &list]);
+    let master_list = [address, second_address, masters.urls()[1].clone()].join(",");
+    let (run, json) = examine(&masters, &["--masters", &master_list]);
     assert_eq!(run.code, Some(1), "{run:?}");
     assert_eq!(checks_of(&json, "error"), ["run_id"], "{run:?}");
 }
@@ -317,7 +325,7 @@ fn documented_rights() -> Vec<String> {
 
 /// Runs the `ACL SETUSER` command of docs/operations.md on every master. If `without` is a word of this command, leaves
 /// out that word, so that the user lacks this right.
-fn grant(masters: &Masters, without: Option<&str>) {
+fn grant_rights(masters: &Masters, without: Option<&str>) {
     let words: Vec<String> = documented_rights()
         .into_iter()
         .filter(|word| Some(word.as_str()) != without)
@@ -332,8 +340,13 @@ fn grant(masters: &Masters, without: Option<&str>) {
 fn examine_as_locker(masters: &Masters, options: &[&str]) -> (RunOutput, Value) {
     let url = |master: &Server| format!("redis://quorate:PASSWORD@{}", master.addr());
     let urls: Vec<String> = masters.iter().map(url).collect();
-    let list = urls.join(",");
-    let mut all_options = vec!["--masters", &list, "--restart-guard", "after-first-contact"];
+    let master_list = urls.join(",");
+    let mut all_options = vec![
+        "--masters",
+        &master_list,
+        "--restart-guard",
+        "after-first-contact",
+    ];
     all_options.extend(options);
     examine(masters, &all_options)
 }
@@ -341,7 +354,7 @@ fn examine_as_locker(masters: &Masters, options: &[&str]) -> (RunOutput, Value) 
 #[test]
 fn doctor_reports_no_missing_right_for_a_user_with_the_documented_rights() {
     let masters = durable_masters(3);
-    grant(&masters, None);
+    grant_rights(&masters, None);
     let (run, json) = examine_as_locker(&masters, &["--prefix", "lock:"]);
     assert_eq!(run.code, Some(0), "{run:?}");
     assert_eq!(json["well"], true);
@@ -357,7 +370,7 @@ fn doctor_names_any_documented_right_that_a_user_lacks() {
         .iter()
         .filter(|word| word.starts_with(['+', '~', '&']));
     for right in rights {
-        grant(&masters, Some(right));
+        grant_rights(&masters, Some(right));
         let (run, json) = examine_as_locker(&masters, &["--prefix", "lock:"]);
         assert_ne!(run.code, Some(0), "{right}: {run:?}");
         let grants = &json["masters"][0]["grant"];
@@ -375,7 +388,7 @@ fn doctor_names_any_documented_right_that_a_user_lacks() {
 #[test]
 fn doctor_recommends_the_option_prefix_to_a_user_limited_to_some_keys() {
     let masters = durable_masters(3);
-    grant(&masters, None);
+    grant_rights(&masters, None);
     // Without `--prefix`, `doctor` does not know which keys the user needs. It must report a warning, not an error.
     let (run, json) = examine_as_locker(&masters, &[]);
     assert_eq!(run.code, Some(1), "{run:?}");
@@ -438,7 +451,7 @@ fn doctor_reports_every_master_that_cannot_be_used_for_locks() {
         (disconnect, "reachable", "closed"),
         (answer_with_http, "reachable", "HTTP"),
     ] {
-        let list = [
+        let master_list = [
             start_fake_server(reaction),
             start_fake_server(reaction),
             start_fake_server(reaction),
@@ -447,12 +460,12 @@ fn doctor_reports_every_master_that_cannot_be_used_for_locks() {
         let run_quorate = |args: &[&str]| {
             let mut command = quorate_command();
             command
-                .env("QUORATE_MASTERS", &list)
+                .env("QUORATE_MASTERS", &master_list)
                 .env("QUORATE_CONNECT_TIMEOUT", "500ms");
             output_of(command.args(args))
         };
-        let lock = run_quorate(&["run", "--try", "r", "--", "true"]);
-        assert_eq!(lock.code, Some(69), "{lock:?}");
+        let lock_run = run_quorate(&["run", "--try", "r", "--", "true"]);
+        assert_eq!(lock_run.code, Some(69), "{lock_run:?}");
         let doctor = run_quorate(&["doctor", "--json"]);
         assert_eq!(doctor.code, Some(69), "{doctor:?}");
         let json: Value = serde_json::from_str(&doctor.stdout).expect("JSON");
@@ -486,7 +499,7 @@ fn doctor_reports_the_version_of_servers_that_are_too_old() {
 #[test]
 fn doctor_distinguishes_a_wrong_password_from_a_missing_right() {
     let masters = durable_masters(3);
-    grant(&masters, None);
+    grant_rights(&masters, None);
     let url = |master: &Server| format!("redis://quorate:not-s3cret@{}", master.addr());
     let urls: Vec<String> = masters.iter().map(url).collect();
     let (run, json) = examine(&masters, &["--masters", &urls.join(",")]);

@@ -51,13 +51,14 @@ fn options_in(help: &str) -> Vec<(String, String)> {
     let rows = help.lines().filter_map(|line| {
         // Only lines that describe an option are indented like this.
         let long = line.strip_prefix("      --");
-        let words = long.or_else(|| line.strip_prefix("  -")?.get(1..)?.strip_prefix(", --"))?;
-        let name: String = words
+        let option_text =
+            long.or_else(|| line.strip_prefix("  -")?.get(1..)?.strip_prefix(", --"))?;
+        let name: String = option_text
             .chars()
             .take_while(|c| c.is_alphanumeric() || *c == '-')
             .collect();
-        let rest = &words[name.len()..];
-        let value = rest
+        let words_after_name = &option_text[name.len()..];
+        let value = words_after_name
             .strip_prefix(" <")
             .and_then(|rest| rest.split_once('>'));
         Some((

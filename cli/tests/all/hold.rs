@@ -9,7 +9,7 @@ use crate::common::{
 };
 use quorate_testbed::{Masters, Reply};
 
-fn hold(masters: &Masters, options: &[&str]) -> Command {
+fn hold_command(masters: &Masters, options: &[&str]) -> Command {
     let mut command = quorate_on(masters);
     command
         .env("QUORATE_NODE_TIMEOUT", "500ms")
@@ -38,14 +38,14 @@ fn is_free(masters: &Masters, name: &str) -> bool {
 #[test]
 fn hold_prints_its_token_and_releases_the_lock_at_the_end_of_its_input() {
     let masters = start_masters(3);
-    let mut numbers = Vec::new();
+    let mut tokens = Vec::new();
     for _ in 0..2 {
-        let mut child = hold(&masters, &["r"])
+        let mut child = hold_command(&masters, &["r"])
             .stdin(Stdio::piped())
             .spawn()
             .expect("starts");
         let line = read_token(&mut child);
-        numbers.push(line.trim().parse::<u64>().expect("a number"));
+        tokens.push(line.trim().parse::<u64>().expect("a number"));
         wait_until_held(&masters, "r");
         std::thread::sleep(Duration::from_millis(300));
         assert!(
@@ -58,14 +58,14 @@ fn hold_prints_its_token_and_releases_the_lock_at_the_end_of_its_input() {
         assert_eq!((output.code, &*output.stderr), (Some(0), ""), "{output:?}");
         assert!(is_free(&masters, "r"));
     }
-    assert!(numbers[0] < numbers[1], "{numbers:?}");
+    assert!(tokens[0] < tokens[1], "{tokens:?}");
 }
 
 #[test]
 fn hold_with_dev_null_as_its_input_runs_until_a_signal() {
     let masters = start_masters(3);
     for (name, signal_number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
-        let mut child = hold(&masters, &["r"])
+        let mut child = hold_command(&masters, &["r"])
             .stdin(Stdio::null())
             .spawn()
             .expect("starts");
@@ -85,7 +85,7 @@ fn hold_with_dev_null_as_its_input_runs_until_a_signal() {
 #[test]
 fn hold_keeps_the_lock_if_its_stdout_has_no_reader() {
     let masters = start_masters(1);
-    let mut child = hold(&masters, &["r"])
+    let mut child = hold_command(&masters, &["r"])
         .stdin(Stdio::piped())
         .spawn()
         .expect("starts");
@@ -103,43 +103,50 @@ fn hold_keeps_the_lock_if_its_stdout_has_no_reader() {
 #[test]
 fn hold_exits_with_74_when_the_lock_is_lost() {
     let masters = start_masters(3);
-    let replaced_hold = hold(&masters, &["--ttl", "6s", "r"])
+    let spawned_hold = hold_command(&masters, &["--ttl", "6s", "r"])
         .stdin(Stdio::piped())
         .spawn();
-    let mut replaced_hold = replaced_hold.expect("starts");
-    read_token(&mut replaced_hold);
+    let mut child = spawned_hold.expect("starts");
+    read_token(&mut child);
     // Keep the standard input of `quorate hold` open. Otherwise the command would end because its input ends.
-    let _input = replaced_hold.stdin.take();
+    let _open_stdin = child.stdin.take();
     for master in &masters {
         master.command(&["SET", "r", "another"]).expect("a reply");
     }
-    let replaced_hold = wait_for_output(replaced_hold);
-    assert_eq!(replaced_hold.code, Some(74), "{replaced_hold:?}");
+    let replaced_output = wait_for_output(child);
+    assert_eq!(replaced_output.code, Some(74), "{replaced_output:?}");
     assert!(
-        replaced_hold.stderr.contains("the lock on 'r' was lost"),
-        "{replaced_hold:?}"
+        replaced_output.stderr.contains("the lock on 'r' was lost"),
+        "{replaced_output:?}"
     );
     assert!(
-        replaced_hold.stderr.contains("warning: lock lost"),
-        "the library's warning must be printed: {replaced_hold:?}"
+        replaced_output.stderr.contains("warning: lock lost"),
+        "the library's warning must be printed: {replaced_output:?}"
     );
-    let mut cut_off = hold(&masters, &["-q", "--ttl", "2s", "s"]);
-    let mut cut_off = cut_off.stdin(Stdio::piped()).spawn().expect("starts");
-    read_token(&mut cut_off);
-    let _input = cut_off.stdin.take();
+    let mut cut_off_hold = hold_command(&masters, &["-q", "--ttl", "2s", "s"]);
+    let mut cut_off_child = cut_off_hold.stdin(Stdio::piped()).spawn().expect("starts");
+    read_token(&mut cut_off_child);
+    let _open_stdin = cut_off_child.stdin.take();
     masters[0].kill().expect("killed");
     masters[1].kill().expect("killed");
-    let cut_off = wait_for_output(cut_off);
-    assert_eq!(cut_off.code, Some(74), "{cut_off:?}");
-    assert!(cut_off.elapsed < Duration::from_secs(6), "{cut_off:?}");
-    assert_eq!(cut_off.stderr.lines().count(), 1, "{cut_off:?}");
+    let cut_off_output = wait_for_output(cut_off_child);
+    assert_eq!(cut_off_output.code, Some(74), "{cut_off_output:?}");
+    assert!(
+        cut_off_output.elapsed < Duration::from_secs(6),
+        "{cut_off_output:?}"
+    );
+    assert_eq!(
+        cut_off_output.stderr.lines().count(),
+        1,
+        "{cut_off_output:?}"
+    );
 }
 
 #[test]
 fn hold_reports_a_lost_lock_if_it_was_stopped_until_the_lock_expired() {
     let masters = start_masters(3);
     for is_ended_by_signal in [false, true, false, true] {
-        let mut child = hold(&masters, &["--ttl", "2s", "r"])
+        let mut child = hold_command(&masters, &["--ttl", "2s", "r"])
             .stdin(Stdio::piped())
             .spawn()
             .expect("starts");
@@ -165,7 +172,7 @@ fn hold_reports_a_lost_lock_if_it_was_stopped_until_the_lock_expired() {
 #[test]
 fn option_max_hold_ends_hold_after_the_given_time() {
     let masters = start_masters(3);
-    let output = output_of(hold(&masters, &["--max-hold", "1s", "r"]).stdin(Stdio::null()));
+    let output = output_of(hold_command(&masters, &["--max-hold", "1s", "r"]).stdin(Stdio::null()));
     assert_eq!(output.code, Some(74), "{output:?}");
     assert!(
         output.stderr.contains("reached --max-hold 1s"),
@@ -178,20 +185,25 @@ fn option_max_hold_ends_hold_after_the_given_time() {
 fn hold_with_the_option_shared_admits_readers_and_excludes_writers() {
     let masters = start_masters(3);
     let start = |options: &[&str]| {
-        let mut command = hold(&masters, options);
+        let mut command = hold_command(&masters, options);
         let mut child = command.stdin(Stdio::piped()).spawn().expect("starts");
         read_token(&mut child);
         child
     };
     let readers = [start(&["--shared", "r"]), start(&["--shared", "r"])];
-    let writer = output_of(&mut hold(&masters, &["--try", "r"]));
+    let writer = output_of(&mut hold_command(&masters, &["--try", "r"]));
     assert_eq!((writer.code, &*writer.stdout), (Some(75), ""), "{writer:?}");
     for mut reader in readers {
         drop(reader.stdin.take());
         assert_eq!(wait_for_output(reader).code, Some(0));
     }
     wait_until("the lock is free again", || {
-        output_of(&mut hold(&masters, &["--try", "--max-hold", "300ms", "r"])).code == Some(74)
+        output_of(&mut hold_command(
+            &masters,
+            &["--try", "--max-hold", "300ms", "r"],
+        ))
+        .code
+            == Some(74)
     });
 }
 
@@ -199,12 +211,12 @@ fn hold_with_the_option_shared_admits_readers_and_excludes_writers() {
 fn hold_terminates_the_given_process_when_the_lock_is_lost() {
     let masters = start_masters(3);
     for is_taken_away in [true, false] {
-        let script = Command::new("sleep").arg("600").spawn().expect("starts");
-        let pid = script.id().to_string();
-        let mut held = hold(&masters, &["--ttl", "3s", "--terminate", &pid, "r"]);
-        let mut held = held.stdin(Stdio::piped()).spawn().expect("starts");
-        read_token(&mut held);
-        let _input = held.stdin.take();
+        let sleeper = Command::new("sleep").arg("600").spawn().expect("starts");
+        let pid = sleeper.id().to_string();
+        let mut hold_command = hold_command(&masters, &["--ttl", "3s", "--terminate", &pid, "r"]);
+        let mut holder_child = hold_command.stdin(Stdio::piped()).spawn().expect("starts");
+        read_token(&mut holder_child);
+        let _open_stdin = holder_child.stdin.take();
         if is_taken_away {
             for master in &masters {
                 master.command(&["SET", "r", "another"]).expect("a reply");
@@ -213,16 +225,16 @@ fn hold_terminates_the_given_process_when_the_lock_is_lost() {
             masters[0].kill().expect("killed");
             masters[1].kill().expect("killed");
         }
-        let script = wait_for_output(script);
-        assert_eq!(script.died_of, Some(15), "{script:?}");
-        assert_eq!(wait_for_output(held).code, Some(74));
+        let sleeper_output = wait_for_output(sleeper);
+        assert_eq!(sleeper_output.died_of, Some(15), "{sleeper_output:?}");
+        assert_eq!(wait_for_output(holder_child).code, Some(74));
         for master in &masters {
             let _ = master.command(&["DEL", "r"]);
         }
     }
     let mut ended_process = Command::new("true").spawn().expect("starts");
     ended_process.wait().expect("a child");
-    let ended_process_run = output_of(&mut hold(
+    let ended_process_run = output_of(&mut hold_command(
         &masters,
         &["--terminate", &ended_process.id().to_string(), "r"],
     ));

@@ -64,15 +64,15 @@ fn run_supports_shared_locks_and_permits() {
         &["true"],
     ));
     assert_eq!(second_reader_run.code, Some(0), "{second_reader_run:?}");
-    let writer = output_of(&mut quorate_run(&masters, &["--try", "doc"], &["true"]));
-    assert_eq!(writer.code, Some(75), "{writer:?}");
+    let writer_output = output_of(&mut quorate_run(&masters, &["--try", "doc"], &["true"]));
+    assert_eq!(writer_output.code, Some(75), "{writer_output:?}");
     drop(reader.stdin.take());
     assert_eq!(wait_for_output(reader).code, Some(0));
 
     let mut permit = start_holder(&masters, &["--permits", "2", "api"]);
-    let slot = |n: u8| format!("quorate:slot:{n}:api");
+    let slot_key = |n: u8| format!("quorate:slot:{n}:api");
     wait_until("one permit is taken", || {
-        is_held_by_majority(&masters, &slot(0)) || is_held_by_majority(&masters, &slot(1))
+        is_held_by_majority(&masters, &slot_key(0)) || is_held_by_majority(&masters, &slot_key(1))
     });
     let script = "test -n \"$QUORATE_SLOT\"";
     let second_run = output_of(&mut quorate_run(
@@ -124,10 +124,10 @@ fn nested_run_gets_the_lock_of_its_ancestor_only_with_the_option_reenter() {
         &["sh", "-c", &script],
     ));
     assert_eq!(joined_run.code, Some(0), "{joined_run:?}");
-    let numbers: Vec<&str> = joined_run.stdout.split_whitespace().collect();
-    assert_eq!(numbers.len(), 2, "{joined_run:?}");
+    let fencing_numbers: Vec<&str> = joined_run.stdout.split_whitespace().collect();
+    assert_eq!(fencing_numbers.len(), 2, "{joined_run:?}");
     assert_eq!(
-        numbers[0], numbers[1],
+        fencing_numbers[0], fencing_numbers[1],
         "both holds of the owner must have the same fencing token"
     );
     let no_owner_run = output_of(&mut quorate_run(&masters, &["--reenter", "job"], &["true"]));
@@ -167,25 +167,25 @@ fn permit_and_plain_lock_of_one_name_are_independent_locks() {
 #[test]
 fn nested_run_gets_a_free_slot_if_its_ancestor_holds_a_different_slot() {
     let masters = start_masters(3);
-    let mut first = start_holder(&masters, &["--permits", "1", "api"]);
+    let mut first_holder = start_holder(&masters, &["--permits", "1", "api"]);
     wait_until("slot 0 is taken", || {
         is_held_by_majority(&masters, "quorate:slot:0:api")
     });
     // The outer run gets slot 1, because slot 0 is taken. Then slot 0 is released, and the inner run must get it.
-    let inner = "cat; test \"$QUORATE_SLOT\" = 1 && Q run --wait 5s --permits 1 api -- true";
-    let script = inner.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
-    let mut outer = quorate_run(&masters, &["--permits", "2", "api"], &["sh", "-c", &script])
+    let inner_script = "cat; test \"$QUORATE_SLOT\" = 1 && Q run --wait 5s --permits 1 api -- true";
+    let script = inner_script.replace("Q ", concat!("'", env!("CARGO_BIN_EXE_quorate"), "' "));
+    let mut outer_child = quorate_run(&masters, &["--permits", "2", "api"], &["sh", "-c", &script])
         .stdin(std::process::Stdio::piped())
         .spawn()
         .expect("starts");
     wait_until("slot 1 is taken", || {
         is_held_by_majority(&masters, "quorate:slot:1:api")
     });
-    drop(first.stdin.take());
-    assert_eq!(wait_for_output(first).code, Some(0));
-    drop(outer.stdin.take());
-    let outer = wait_for_output(outer);
-    assert_eq!(outer.code, Some(0), "{outer:?}");
+    drop(first_holder.stdin.take());
+    assert_eq!(wait_for_output(first_holder).code, Some(0));
+    drop(outer_child.stdin.take());
+    let outer_output = wait_for_output(outer_child);
+    assert_eq!(outer_output.code, Some(0), "{outer_output:?}");
 }
 
 #[test]
@@ -205,15 +205,15 @@ fn nested_permit_is_refused_if_the_ancestors_slot_is_unknown() {
 #[test]
 fn variable_quorate_held_is_ignored_if_its_process_is_not_an_ancestor() {
     let masters = start_masters(3);
-    let output = &["sh", "-c", "echo \"$QUORATE_HELD\""];
+    let print_held_command = &["sh", "-c", "echo \"$QUORATE_HELD\""];
     for outer in [
         &["job"][..],
         &["--shared", "job"],
         &["--owner", "a", "job"],
         &["--permits", "1", "job"],
     ] {
-        let output = output_of(&mut quorate_run(&masters, outer, output));
-        let (held, inner) = (output.stdout.trim(), ["--wait", "1s"]);
+        let print_held_command = output_of(&mut quorate_run(&masters, outer, print_held_command));
+        let (held, inner) = (print_held_command.stdout.trim(), ["--wait", "1s"]);
         let mut unrelated_run = quorate_run(&masters, &[&inner, outer].concat(), &["true"]);
         let unrelated_run = output_of(unrelated_run.env("QUORATE_HELD", held));
         assert_eq!(unrelated_run.code, Some(0), "{held}: {unrelated_run:?}");
@@ -225,9 +225,9 @@ fn variable_quorate_held_is_ignored_if_its_process_is_not_an_ancestor() {
             .split_once('@')
             .expect("an entry of QUORATE_HELD must name the process that holds the lock");
         for held in [hold.to_owned(), format!("{hold}@"), format!("{hold}@1.2")] {
-            let inner =
+            let inner_output =
                 output_of(quorate_run(&masters, outer, &["true"]).env("QUORATE_HELD", &held));
-            assert_eq!(inner.code, Some(0), "{held}: {inner:?}");
+            assert_eq!(inner_output.code, Some(0), "{held}: {inner_output:?}");
         }
     }
 }
@@ -274,9 +274,9 @@ fn nested_run_or_lead_fails_immediately_if_its_ancestor_holds_the_lock() {
     let quorate = env!("CARGO_BIN_EXE_quorate");
     let lead = format!("'{quorate}' lead job -- true");
     let assert_refused = |output: common::RunOutput| {
-        let line = "quorate: 'job' is held by the outer quorate process, which waits for this inner quorate to end: start \
+        let refusal_line = "quorate: 'job' is held by the outer quorate process, which waits for this inner quorate to end: start \
                  the outer quorate with --owner ID and the inner quorate with --reenter, or use another name\n";
-        assert!(output.stderr.contains(line), "{output:?}");
+        assert!(output.stderr.contains(refusal_line), "{output:?}");
     };
     let under_run = output_of(&mut quorate_run(&masters, &["job"], &["sh", "-c", &lead]));
     assert_eq!(under_run.code, Some(75), "{under_run:?}");
@@ -302,7 +302,7 @@ fn nested(masters: &Masters, outer: &[&str], inner: &str) -> common::RunOutput {
 #[test]
 fn nested_run_uses_the_locks_and_owner_ids_of_all_its_ancestors() {
     let masters = start_masters(3);
-    let outer = ["--owner", "the first", "x"];
+    let outer_options = ["--owner", "the first", "x"];
     for (inner, code) in [
         (
             "Q run --owner b y -- Q run --wait 1s --reenter x -- true",
@@ -321,7 +321,7 @@ fn nested_run_uses_the_locks_and_owner_ids_of_all_its_ancestors() {
             75,
         ),
     ] {
-        let output = nested(&masters, &outer, inner);
+        let output = nested(&masters, &outer_options, inner);
         assert_eq!(output.code, Some(code), "{inner}: {output:?}");
         let refused = output
             .stderr
@@ -334,8 +334,8 @@ fn nested_run_uses_the_locks_and_owner_ids_of_all_its_ancestors() {
 fn nested_run_recognizes_its_ancestors_lock_by_prefix_and_name() {
     let masters = start_masters(3);
     for (outer, code) in [("x", 0), ("other:x", 75)] {
-        let inner = "QUORATE_PREFIX=other: Q run --wait 1s x -- true";
-        let output = nested(&masters, &[outer], inner);
+        let inner_script = "QUORATE_PREFIX=other: Q run --wait 1s x -- true";
+        let output = nested(&masters, &[outer], inner_script);
         assert_eq!(output.code, Some(code), "{outer}: {output:?}");
         let refused = output
             .stderr
@@ -372,11 +372,12 @@ fn nested_quota_or_once_fails_immediately_if_its_ancestor_holds_the_lock() {
 fn nested_reader_is_refused_if_a_writer_waits_for_the_outer_reader() {
     let masters = start_masters(3);
     let quorate = env!("CARGO_BIN_EXE_quorate");
-    let inner = format!("cat; '{quorate}' run --wait 15s --ttl 2s --shared doc -- true");
-    let mut reader = quorate_run(&masters, &["--shared", "doc"], &["sh", "-c", &inner])
-        .stdin(std::process::Stdio::piped())
-        .spawn()
-        .expect("starts");
+    let inner_script = format!("cat; '{quorate}' run --wait 15s --ttl 2s --shared doc -- true");
+    let mut reader_child =
+        quorate_run(&masters, &["--shared", "doc"], &["sh", "-c", &inner_script])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("starts");
     wait_until("the reader holds the lock", || {
         is_held_by_majority(&masters, "doc")
     });
@@ -386,14 +387,14 @@ fn nested_reader_is_refused_if_a_writer_waits_for_the_outer_reader() {
     wait_until("a writer waits", || {
         is_held_by_majority(&masters, "quorate:queue:doc")
     });
-    drop(reader.stdin.take());
-    let reader = wait_for_output(reader);
-    assert_eq!(reader.code, Some(75), "{reader:?}");
+    drop(reader_child.stdin.take());
+    let reader_output = wait_for_output(reader_child);
+    assert_eq!(reader_output.code, Some(75), "{reader_output:?}");
     assert!(
-        reader
+        reader_output
             .stderr
             .contains("the outer quorate process holds the lock as a reader"),
-        "{reader:?}"
+        "{reader_output:?}"
     );
     assert_eq!(wait_for_output(writer).code, Some(0));
 }

@@ -45,10 +45,10 @@ struct OutputLines {
 impl OutputLines {
     fn start(command: &mut Command) -> Self {
         let mut child = command.spawn().expect("starts");
-        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let child_stdout = BufReader::new(child.stdout.take().expect("piped"));
         let (sender, lines) = channel();
         std::thread::spawn(move || {
-            for line in out.lines().map_while(Result::ok) {
+            for line in child_stdout.lines().map_while(Result::ok) {
                 if sender.send(line).is_err() {
                     return;
                 }
@@ -119,14 +119,14 @@ fn note_given_by_the_lock_holder_appears_in_status_and_messages() {
             .is_some_and(|since| since.ends_with('Z')),
         "{note}"
     );
-    let page = output_of(quorate_on(&masters).args(["status", "r"]));
+    let status_run = output_of(quorate_on(&masters).args(["status", "r"]));
     assert!(
-        page.stdout.contains("by hand") && page.stdout.contains(&pid.to_string()),
-        "{page:?}"
+        status_run.stdout.contains("by hand") && status_run.stdout.contains(&pid.to_string()),
+        "{status_run:?}"
     );
     assert!(
-        !page.stdout.contains("sleep"),
-        "the status must not show the command line: {page:?}"
+        !status_run.stdout.contains("sleep"),
+        "the status must not show the command line: {status_run:?}"
     );
     let refused_run = output_of(&mut quorate_run(
         &masters,
@@ -194,9 +194,9 @@ fn watch_reports_on_stderr_that_too_few_masters_answer() {
     for master in masters.iter().take(2) {
         master.stop().expect("stopped");
     }
-    let mut watch = patient_command(&masters, &["watch", "boss", "--json"]);
-    let mut watch = watch.spawn().expect("starts");
-    let stderr_lines = BufReader::new(watch.stderr.take().expect("piped"));
+    let mut watch_command = patient_command(&masters, &["watch", "boss", "--json"]);
+    let mut watch_child = watch_command.spawn().expect("starts");
+    let stderr_lines = BufReader::new(watch_child.stderr.take().expect("piped"));
     let mut stderr_lines = stderr_lines.lines().map(|line| line.expect("text"));
     let mut find_line = |text: &str| {
         let line = stderr_lines.find(|line| line.contains(text));
@@ -208,25 +208,26 @@ fn watch_reports_on_stderr_that_too_few_masters_answer() {
         master.cont().expect("continued");
     }
     find_line("a majority of the masters answers again");
-    watch.kill().expect("a child");
-    watch.wait().expect("a child");
+    watch_child.kill().expect("a child");
+    watch_child.wait().expect("a child");
 }
 
 #[test]
 fn leadership_passes_to_the_next_candidate_when_the_leader_is_killed() {
     let masters = start_masters(3);
-    let watch = OutputLines::start(&mut patient_command(&masters, &["watch", "boss", "--json"]));
-    assert_eq!(parse_json(&watch.next())["leader"], false);
+    let watch_lines =
+        OutputLines::start(&mut patient_command(&masters, &["watch", "boss", "--json"]));
+    assert_eq!(parse_json(&watch_lines.next())["leader"], false);
     let markers = [unique_marker(), unique_marker()];
-    let first = lead(&masters, "first", &["sleep", &markers[0]])
+    let first_lead = lead(&masters, "first", &["sleep", &markers[0]])
         .spawn()
         .expect("starts");
-    let first_change = leader(&watch);
+    let first_change = leader(&watch_lines);
     assert_eq!(first_change["note"]["text"], "first");
     wait_until("the command of the first leader runs", || {
         is_sleeping(&markers[0])
     });
-    let second_run = lead(&masters, "second", &["sleep", &markers[1]])
+    let second_lead = lead(&masters, "second", &["sleep", &markers[1]])
         .spawn()
         .expect("starts");
     std::thread::sleep(Duration::from_millis(300));
@@ -236,12 +237,12 @@ fn leadership_passes_to_the_next_candidate_when_the_leader_is_killed() {
         "only one leader may run the command at a time"
     );
     // Kill the first `quorate lead` with SIGKILL. The guard process of this `lead` must then kill the command.
-    send_signal(&first, "KILL");
-    wait_for_output(first);
+    send_signal(&first_lead, "KILL");
+    wait_for_output(first_lead);
     wait_until("the command of the first leader has ended", || {
         count_processes(&markers[0]) == 0
     });
-    let next_change = leader(&watch);
+    let next_change = leader(&watch_lines);
     assert_eq!(next_change["note"]["text"], "second");
     assert!(
         next_change["term"].as_u64() > first_change["term"].as_u64(),
@@ -250,10 +251,10 @@ fn leadership_passes_to_the_next_candidate_when_the_leader_is_killed() {
     wait_until("the command of the second leader runs", || {
         is_sleeping(&markers[1])
     });
-    send_signal(&second_run, "TERM");
-    let second_run = wait_for_output(second_run);
-    assert_eq!(second_run.died_of, Some(15), "{second_run:?}");
-    assert_eq!(parse_json(&watch.next())["leader"], false);
+    send_signal(&second_lead, "TERM");
+    let second_output = wait_for_output(second_lead);
+    assert_eq!(second_output.died_of, Some(15), "{second_output:?}");
+    assert_eq!(parse_json(&watch_lines.next())["leader"], false);
 }
 
 #[test]
@@ -262,11 +263,11 @@ fn lead_stops_its_command_and_campaigns_again_after_leadership_is_lost() {
     let marker = unique_marker();
     let script = format!("echo $QUORATE_FENCING_TOKEN; sleep {marker}");
     let leader = OutputLines::start(&mut lead(&masters, "me", &["sh", "-c", &script]));
-    let first: u64 = leader.next().parse().expect("a term");
+    let first_term: u64 = leader.next().parse().expect("a term");
     let broken_run = output_of(quorate_on(&masters).args(["break", "boss", "--yes"]));
     assert_eq!(broken_run.code, Some(0), "{broken_run:?}");
-    let second: u64 = leader.next().parse().expect("a term");
-    assert!(second > first);
+    let second_term: u64 = leader.next().parse().expect("a term");
+    assert!(second_term > first_term);
     wait_until("only one command runs", || {
         count_processes(&marker) <= 2 && is_sleeping(&marker)
     });
@@ -324,11 +325,11 @@ fn lead_ends_when_its_command_exits_with_0() {
 #[test]
 fn watch_ends_on_a_signal_or_when_its_stdout_has_no_reader() {
     let masters = start_masters(3);
-    let mut watch = OutputLines::start(&mut patient_command(&masters, &["watch", "boss"]));
-    assert_eq!(watch.next(), "boss: no leader known");
-    send_signal(&watch.child, "INT");
-    assert_eq!(watch.end().signal(), Some(2));
-    // `watch` must end when its stdout has no reader, even if it has nothing to print.
+    let mut watch_lines = OutputLines::start(&mut patient_command(&masters, &["watch", "boss"]));
+    assert_eq!(watch_lines.next(), "boss: no leader known");
+    send_signal(&watch_lines.child, "INT");
+    assert_eq!(watch_lines.end().signal(), Some(2));
+    // `watch_lines` must end when its stdout has no reader, even if it has nothing to print.
     let mut child = patient_command(&masters, &["watch", "boss"])
         .spawn()
         .expect("starts");
@@ -344,10 +345,10 @@ fn watch_ends_on_a_signal_or_when_its_stdout_has_no_reader() {
 #[test]
 fn lead_with_the_option_shell_runs_a_line_with_sh() {
     let masters = start_masters(1);
-    let line = "echo $QUORATE_RESOURCE | tr b B";
+    let shell_line = "echo $QUORATE_RESOURCE | tr b B";
     let led_run = output_of(&mut patient_command(
         &masters,
-        &["lead", "boss", "--shell", line],
+        &["lead", "boss", "--shell", shell_line],
     ));
     assert_eq!(
         (led_run.code, &*led_run.stdout),
@@ -356,7 +357,7 @@ fn lead_with_the_option_shell_runs_a_line_with_sh() {
     );
     let shell_and_command_run = output_of(&mut patient_command(
         &masters,
-        &["lead", "boss", "--shell", line, "--", "true"],
+        &["lead", "boss", "--shell", shell_line, "--", "true"],
     ));
     assert_eq!(
         shell_and_command_run.code,

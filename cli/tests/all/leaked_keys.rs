@@ -211,11 +211,11 @@ const ENDINGS: &[Ending] = &[
     (
         "a signal while the command runs",
         |m| {
-            let marker = unique_marker();
-            let child = quorate_run(m, &["r"], &["sleep", &marker])
+            let sleep_marker = unique_marker();
+            let child = quorate_run(m, &["r"], &["sleep", &sleep_marker])
                 .spawn()
                 .expect("starts");
-            wait_until("the command runs", || count_processes(&marker) == 1);
+            wait_until("the command runs", || count_processes(&sleep_marker) == 1);
             send_signal(&child, "TERM");
             wait_for_output(child)
         },

@@ -9,8 +9,8 @@ use quorate_testbed::{Masters, Persistence, Server, ServerOptions};
 
 /// The `quorate masters` commands that docs/operations.md shows, in the order of the page.
 fn documented_commands() -> Vec<Vec<String>> {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
-    let page = std::fs::read_to_string(page).expect("the page");
+    let page_path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+    let page = std::fs::read_to_string(page_path).expect("the page");
     let (_, rest) = page
         .split_once("## Changing the masters")
         .expect("its section");
@@ -19,8 +19,8 @@ fn documented_commands() -> Vec<Vec<String>> {
         .lines()
         .map(str::trim)
         .filter_map(|line| line.strip_prefix("quorate "));
-    let words = |command: &str| command.split(' ').map(str::to_owned).collect();
-    commands.map(words).collect()
+    let split_words = |command: &str| command.split(' ').map(str::to_owned).collect();
+    commands.map(split_words).collect()
 }
 
 /// Five servers. The first three are the old masters, and the last three are the next masters, so the third server is
@@ -154,9 +154,9 @@ fn documented_steps_replace_the_masters_while_clients_take_locks() {
         let output = output_of(&mut attempt);
         assert_eq!(output.code, Some(0), "{step}: {output:?}");
     }
-    let mut first = MastersChange::quorate(&change.urls(0..3));
-    first.env("QUORATE_MASTERS_GENERATION", "2");
-    assert_eq!(MastersChange::exit_code_of_run(first), Some(0));
+    let mut old_client_command = MastersChange::quorate(&change.urls(0..3));
+    old_client_command.env("QUORATE_MASTERS_GENERATION", "2");
+    assert_eq!(MastersChange::exit_code_of_run(old_client_command), Some(0));
     assert_eq!(change.next_client_code(), Some(78));
 }
 
@@ -255,9 +255,9 @@ fn masters_status_names_host_process_and_addresses_of_an_outdated_client() {
         let name = client["name"].as_str().expect("a name");
         assert!(name.starts_with(&format!("quorate/{step}/")), "{client}");
         let output = change.run_operator(&["masters", "status"]).stdout;
-        let word = pid.to_string();
+        let pid_text = pid.to_string();
         let mut lines = output.lines();
-        let line = lines.find(|line| line.split_whitespace().any(|part| part == word));
+        let line = lines.find(|line| line.split_whitespace().any(|part| part == pid_text));
         let line = line.unwrap_or_else(|| panic!("a line must show the pid {pid}: {output}"));
         assert!(line.starts_with(&step.to_string()), "{line}");
         assert!(line.contains(state) && line.contains(&*host), "{line}");
@@ -380,9 +380,9 @@ fn change_of_masters_needs_only_a_majority_of_the_old_masters() {
 #[test]
 fn doctor_recommends_generation_markers_until_every_master_has_one() {
     let change = MastersChange(start_masters(5));
-    let first = change.urls(0..3);
+    let old_urls = change.urls(0..3);
     let doctor = || {
-        let mut command = MastersChange::quorate(&first);
+        let mut command = MastersChange::quorate(&old_urls);
         command.env("QUORATE_RESTART_GUARD", "after-first-contact");
         let doctor_run = output_of(command.args(["doctor", "--json"]));
         let recommends_marking = |text: &str| text.contains("quorate masters mark");
@@ -397,7 +397,7 @@ fn doctor_recommends_generation_markers_until_every_master_has_one() {
         "{unmarked_masters_run:?}"
     );
     for _ in 0..2 {
-        let marked_run = output_of(MastersChange::quorate(&first).args(["masters", "mark"]));
+        let marked_run = output_of(MastersChange::quorate(&old_urls).args(["masters", "mark"]));
         assert_eq!(marked_run.code, Some(0), "{marked_run:?}");
         assert!(marked_run.stdout.contains("RUN ID"), "{marked_run:?}");
         assert!(
@@ -483,13 +483,16 @@ fn masters_mark_with_watch_ends_when_the_votes_of_a_restarted_master_count() {
         marked_run.stderr.contains("until clients count the votes"),
         "{marked_run:?}"
     );
-    let record = change.0[0].command(&["GET", "quorate:masters:age"]);
-    let record = record.expect("the server must answer");
-    let record = record.text().expect("an age record").into_owned();
-    let age = record.split(' ').nth(1).and_then(|age| age.parse().ok());
+    let record_reply = change.0[0].command(&["GET", "quorate:masters:age"]);
+    let record = record_reply.expect("the server must answer");
+    let record_text = record.text().expect("an age record").into_owned();
+    let age = record_text
+        .split(' ')
+        .nth(1)
+        .and_then(|age| age.parse().ok());
     // The last raise may be a thirty-second part of `max_ttl` (1 s) ago.
-    assert!(age > Some(900), "{record}");
-    assert!(record.contains(" lost-"), "{record}");
+    assert!(age > Some(900), "{record_text}");
+    assert!(record_text.contains(" lost-"), "{record_text}");
 }
 
 /// The configuration of a client: `masters`, `next_masters` and `masters_generation`. The numbers in the lists are
@@ -592,8 +595,8 @@ fn change_of_masters_keeps_the_record_of_quorate_once_despite_failed_masters() {
     assert_eq!(stopped_run.code, Some(1), "{stopped_run:?}");
     assert!(stopped_run.stderr.contains("\"job\": "), "{stopped_run:?}");
     changing_client.stdout_of(&["masters", "close"]);
-    let open = changing_client.stdout_of(&["masters", "open"]);
-    assert!(open.contains("\"job\": carried\n"), "{open}");
+    let open_output = changing_client.stdout_of(&["masters", "open"]);
+    assert!(open_output.contains("\"job\": carried\n"), "{open_output}");
     changing_client.stdout_of(&["masters", "finish"]);
     assert!(!next_client.runs_once("job"));
 }
@@ -652,12 +655,12 @@ fn quota_survives_a_change_of_masters_and_the_change_back() {
     for step in ["begin", "close", "open", "finish"] {
         back.stdout_of(&["masters", step]);
     }
-    let first = ClientConfig {
+    let old_client = ClientConfig {
         generation: "2",
         ..change.client(&[0, 1, 2], &[])
     };
-    assert_eq!(first.stdout_of(&["quota", "left", "kept"]), "3\n");
-    let quota_left_run = first.run(&["quota", "left", "dropped"]);
+    assert_eq!(old_client.stdout_of(&["quota", "left", "kept"]), "3\n");
+    let quota_left_run = old_client.run(&["quota", "left", "dropped"]);
     assert_eq!(quota_left_run.code, Some(64), "{quota_left_run:?}");
 }
 
@@ -679,33 +682,34 @@ fn masters_commands_report_a_permission_that_the_user_lacks() {
         let reply = connection.command(&words).expect("a reply");
         assert!(reply.is_ok(), "{reply:?}");
     }
-    let user = |which| change.urls(which).replace("redis://", "redis://quorate:x@");
-    let run = |step: &str| {
-        let mut command = MastersChange::quorate(&user(0..3));
-        command.env("QUORATE_NEXT_MASTERS", user(2..5));
+    let url_of_user = |which| change.urls(which).replace("redis://", "redis://quorate:x@");
+    let run_step = |step: &str| {
+        let mut command = MastersChange::quorate(&url_of_user(0..3));
+        command.env("QUORATE_NEXT_MASTERS", url_of_user(2..5));
         output_of(command.args(["masters", step]))
     };
-    let right =
+    let missing_right =
         "the configured user has no right to use CLIENT LIST: ACL SETUSER <user> +client|list";
     for step in ["begin", "close", "open", "finish", "status"] {
-        let output = run(step);
+        let output = run_step(step);
         assert_eq!(output.code, Some(1), "{step}: {output:?}");
-        assert!(output.stdout.contains(right), "{step}: {output:?}");
+        assert!(output.stdout.contains(missing_right), "{step}: {output:?}");
         assert_eq!(
-            output.stderr.contains(right),
+            output.stderr.contains(missing_right),
             step != "status",
             "{step}: {output:?}"
         );
     }
     // The failed steps must not have written a generation marker.
-    let state = output_of(MastersChange::quorate(&change.urls(0..3)).args(["masters", "status"]));
+    let status_run =
+        output_of(MastersChange::quorate(&change.urls(0..3)).args(["masters", "status"]));
     assert!(
-        state
+        status_run
             .stdout
             .contains("not all masters have a generation marker"),
-        "{state:?}"
+        "{status_run:?}"
     );
-    let output = run("status");
+    let output = run_step("status");
     assert!(output.stdout.contains("not begun"), "{output:?}");
     assert!(output.stderr.contains("grant the rights"), "{output:?}");
 }

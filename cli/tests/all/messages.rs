@@ -144,12 +144,12 @@ fn waiting_message_does_not_report_healthy_masters_as_silent() {
 
 #[test]
 fn run_without_a_wait_limit_exits_with_69_if_all_masters_deny_access() {
-    let user = |_| {
+    let with_user = |_| {
         ServerOptions::new()
             .acl("lock on >xyzzy ~* &* +@all -@scripting")
             .login("lock", "xyzzy")
     };
-    let masters = Masters::start_with(3, user).expect("three masters");
+    let masters = Masters::start_with(3, with_user).expect("three masters");
     let refused_run = output_of(&mut quorate_run(&masters, &["x"], &["true"]));
     assert_eq!(
         (refused_run.code, &*refused_run.stdout),
@@ -184,17 +184,17 @@ fn lost_lock_is_reported_with_the_replies_of_the_masters() {
     let dir = tempfile::tempdir().expect("a directory");
     let started = dir.path().join("started");
     let shell = format!("touch {}; exec sleep 60", started.display());
-    let holder = quorate_run(&masters, &options, &["sh", "-c", &shell])
+    let holder_child = quorate_run(&masters, &options, &["sh", "-c", &shell])
         .spawn()
         .expect("runs");
     // Kill the masters only when the lock is held. Otherwise `quorate run` would never acquire it.
     common::wait_until("the command has started", || started.exists());
     masters[0].kill().expect("killed");
     masters[2].kill().expect("killed");
-    let holder = wait_for_output(holder);
-    assert_eq!(holder.code, Some(74), "{holder:?}");
+    let holder_output = wait_for_output(holder_child);
+    assert_eq!(holder_output.code, Some(74), "{holder_output:?}");
     let names = names(&masters);
-    let line = holder.stderr.lines().last().expect("a line");
+    let line = holder_output.stderr.lines().last().expect("a line");
     assert!(
         line.contains(&names[0]) && line.contains(&names[2]),
         "{line}"
@@ -209,12 +209,12 @@ fn lost_lock_is_reported_with_the_replies_of_the_masters() {
 /// Runs `quorate run` with the command `echo data` on three masters, one of which is down. `prepare` can change options
 /// and variables of this `quorate run` before its start.
 fn run_with_a_dead_master(prepare: impl FnOnce(&mut std::process::Command)) -> common::RunOutput {
-    let user = |_| {
+    let with_user = |_| {
         ServerOptions::new()
             .acl("lock on >s3cret ~* &* +@all")
             .login("lock", "s3cret")
     };
-    let masters = Masters::start_with(3, user).expect("three masters");
+    let masters = Masters::start_with(3, with_user).expect("three masters");
     masters[1].kill().expect("killed");
     let mut command = quorate_run(&masters, &["x"], &["echo", "data"]);
     prepare(&mut command);
@@ -278,18 +278,18 @@ fn library_warnings_are_printed_according_to_quiet_verbose_and_rust_log() {
 fn run_limits_messages_about_a_master_with_frequent_reconnects() {
     let masters = start_masters(3);
     let mut holder = quorate_run(&masters, &["r"], &["sleep", "3"]);
-    let holder = holder.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let mut holder = holder.expect("starts");
+    let spawn_result = holder.stderr(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut holder_child = spawn_result.expect("starts");
     wait_until_held(&masters, "r");
     let mut cut_connections = 0;
-    while holder.try_wait().expect("a child").is_none() {
+    while holder_child.try_wait().expect("a child").is_none() {
         for kind in ["normal", "pubsub"] {
             let reply = masters[0].command(&["CLIENT", "KILL", "TYPE", kind]);
             cut_connections += reply.expect("a reply").int().unwrap_or_default();
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    let output = wait_for_output(holder);
+    let output = wait_for_output(holder_child);
     assert_eq!(output.code, Some(0), "{output:?}");
     assert!(cut_connections > 10, "{cut_connections}");
     let lines = output.stderr.lines().count();
@@ -314,19 +314,22 @@ fn even_number_of_masters_causes_a_warning() {
 fn run_warns_about_lost_connections_and_failed_renewals_of_its_lock() {
     let masters = start_masters(3);
     let mut holder = quorate_run(&masters, &["--ttl", "3s", "lost"], &["sleep", "60"]);
-    let holder = holder.spawn().expect("runs");
+    let holder_child = holder.spawn().expect("runs");
     wait_until_held(&masters, "lost");
     masters[0].kill().expect("killed");
     masters[2].kill().expect("killed");
-    let holder = wait_for_output(holder);
-    assert_eq!(holder.code, Some(74), "{holder:?}");
+    let holder_output = wait_for_output(holder_child);
+    assert_eq!(holder_output.code, Some(74), "{holder_output:?}");
     for warning in [
         "connection lost",
         "no connection",
         "no majority for a renewal, trying again",
     ] {
-        let line = format!("quorate: warning: {warning} ");
-        assert!(holder.stderr.contains(&line), "{warning}: {holder:?}");
+        let warning_start = format!("quorate: warning: {warning} ");
+        assert!(
+            holder_output.stderr.contains(&warning_start),
+            "{warning}: {holder_output:?}"
+        );
     }
 }
 
@@ -375,15 +378,20 @@ fn invalid_value_of_rust_log_is_reported_and_ignored() {
 #[test]
 fn nested_run_of_the_same_lock_is_refused_with_the_reason() {
     let masters = start_masters(3);
-    let inner = env!("CARGO_BIN_EXE_quorate");
-    let inside = [inner, "run", "--wait", "4s", "mine", "--", "true"];
-    let outer = output_of(&mut quorate_run(&masters, &["mine"], &inside));
-    assert_eq!(outer.code, Some(75), "{outer:?}");
+    let quorate_path = env!("CARGO_BIN_EXE_quorate");
+    let inside = [quorate_path, "run", "--wait", "4s", "mine", "--", "true"];
+    let outer_output = output_of(&mut quorate_run(&masters, &["mine"], &inside));
+    assert_eq!(outer_output.code, Some(75), "{outer_output:?}");
     // The inner run must be refused before its `--wait` of 4 s ends.
-    assert!(outer.elapsed < Duration::from_secs(4), "{outer:?}");
     assert!(
-        outer.stderr.contains("waits for this inner quorate to end"),
-        "{outer:?}"
+        outer_output.elapsed < Duration::from_secs(4),
+        "{outer_output:?}"
+    );
+    assert!(
+        outer_output
+            .stderr
+            .contains("waits for this inner quorate to end"),
+        "{outer_output:?}"
     );
 }
 

@@ -13,8 +13,8 @@ use quorate_testbed::not_run;
 
 /// The value of the metric `name` on the line whose labels contain `label`.
 fn value(file: &Path, name: &str, label: &str) -> Option<f64> {
-    let text = std::fs::read_to_string(file).ok()?;
-    let line = text
+    let metrics_text = std::fs::read_to_string(file).ok()?;
+    let line = metrics_text
         .lines()
         .find(|line| line.starts_with(&format!("{name}{{")) && line.contains(label))?;
     line.rsplit(' ').next()?.parse().ok()
@@ -51,8 +51,8 @@ fn metrics_file_contains_the_last_outcome_and_last_success_time() {
         output_of(&mut quorate_run(&masters, &options, &["true"])).code,
         Some(0)
     );
-    let success = current_value("quorate_run_last_success_time_seconds", "");
-    assert!(success > Some(1e9), "{success:?}");
+    let last_success_time = current_value("quorate_run_last_success_time_seconds", "");
+    assert!(last_success_time > Some(1e9), "{last_success_time:?}");
     assert_eq!(current_value("quorate_run_outcome", "\"ok\""), Some(1.0));
     for master in &masters {
         master.command(&["SET", "a\"b", "x"]).expect("a reply");
@@ -69,7 +69,7 @@ fn metrics_file_contains_the_last_outcome_and_last_success_time() {
     assert_eq!(current_value("quorate_run_exit_code", ""), Some(3.0));
     assert_eq!(
         current_value("quorate_run_last_success_time_seconds", ""),
-        success
+        last_success_time
     );
     let entries: Vec<_> = std::fs::read_dir(&dir).expect("read").collect();
     assert_eq!(
@@ -93,9 +93,9 @@ fn check_with_promtool(file: &Path) {
             "there is no promtool",
         );
     };
-    let text = std::fs::read(file).expect("written");
+    let metrics_text = std::fs::read(file).expect("written");
     let mut stdin = promtool.stdin.take().expect("piped");
-    stdin.write_all(&text).expect("written");
+    stdin.write_all(&metrics_text).expect("written");
     drop(stdin);
     let output = wait_for_output(promtool);
     assert_eq!(
@@ -113,19 +113,19 @@ fn metrics_file_behind_a_symlink_keeps_the_success_time_of_a_concurrent_run() {
     std::fs::write(&file, "").expect("written");
     std::os::unix::fs::symlink(&file, &link).expect("the link must be created");
     let options = ["--metrics-file", link.to_str().expect("text"), "r"];
-    let first = quorate_run(&masters, &options, &["sleep", "1"]).spawn();
-    let first = first.expect("starts");
+    let first_child = quorate_run(&masters, &options, &["sleep", "1"]).spawn();
+    let running_child = first_child.expect("starts");
     wait_until("the command runs", || {
         value(&file, "quorate_run_running", "") == Some(1.0)
     });
     // The first run succeeds, then the second fails. The metrics file must keep the first run's success time.
     let second_run = output_of(&mut quorate_run(&masters, &options, &["false"]));
     assert_eq!(
-        (wait_for_output(first).code, second_run.code),
+        (wait_for_output(running_child).code, second_run.code),
         (Some(0), Some(1))
     );
-    let success = value(&file, "quorate_run_last_success_time_seconds", "");
-    assert!(success > Some(1e9), "{success:?}");
+    let last_success_time = value(&file, "quorate_run_last_success_time_seconds", "");
+    assert!(last_success_time > Some(1e9), "{last_success_time:?}");
     assert!(link.is_symlink());
 }
 
@@ -140,14 +140,14 @@ fn metrics_file_is_replaced_atomically() {
         Some(0)
     );
     // The file must be replaced, not overwritten. So a reader that has opened the old file can still read all of it.
-    let mut before = std::fs::File::open(&file).expect("the metrics file must exist");
+    let mut file_before = std::fs::File::open(&file).expect("the metrics file must exist");
     assert_eq!(
         output_of(&mut quorate_run(&masters, &options, &["false"])).code,
         Some(1)
     );
-    let mut old = String::new();
-    std::io::Read::read_to_string(&mut before, &mut old).expect("read");
-    assert!(old.contains("outcome=\"ok\"} 1"), "{old}");
+    let mut old_text = String::new();
+    std::io::Read::read_to_string(&mut file_before, &mut old_text).expect("read");
+    assert!(old_text.contains("outcome=\"ok\"} 1"), "{old_text}");
     assert_eq!(value(&file, "quorate_run_outcome", "\"ok\""), Some(0.0));
 }
 
@@ -167,14 +167,17 @@ fn statsd_gets_all_metrics_in_one_datagram() {
     assert_eq!((output.code, &*output.stderr), (Some(4), ""), "{output:?}");
     let mut buffer = [0; 1500];
     let length = statsd.recv(&mut buffer).expect("a datagram");
-    let text = String::from_utf8_lossy(&buffer[..length]);
-    let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(lines.len(), 4, "{text}");
+    let metrics_text = String::from_utf8_lossy(&buffer[..length]);
+    let lines: Vec<&str> = metrics_text.lines().collect();
+    assert_eq!(lines.len(), 4, "{metrics_text}");
     assert!(
         lines[0].starts_with("quorate.run.a_b.wait:") && lines[0].ends_with("|ms"),
-        "{text}"
+        "{metrics_text}"
     );
-    assert!(lines[1].starts_with("quorate.run.a_b.hold:"), "{text}");
+    assert!(
+        lines[1].starts_with("quorate.run.a_b.hold:"),
+        "{metrics_text}"
+    );
     assert_eq!(
         lines[2..],
         [

@@ -124,31 +124,37 @@ fn run_connects_to_a_database_over_its_unix_socket() {
     let url = format!("mysql://locks:s3cret@localhost/locks?socket={socket}");
     let prepared_run = output_of(quorate_command().args(["prepare-server", &url]));
     assert_eq!(prepared_run.code, Some(0), "{prepared_run:?}");
-    let name = format!("mysql {socket}/locks");
-    assert!(prepared_run.stdout.starts_with(&name), "{prepared_run:?}");
-    let run = |url: &str, args: &[&str]| {
+    let master_name = format!("mysql {socket}/locks");
+    assert!(
+        prepared_run.stdout.starts_with(&master_name),
+        "{prepared_run:?}"
+    );
+    let run_with = |url: &str, args: &[&str]| {
         let mut command = quorate_command();
         command
             .env("QUORATE_MASTERS", url)
             .env("QUORATE_RESTART_GUARD", "off");
-        let run = output_of(command.args(args));
+        let run_output = output_of(command.args(args));
         assert!(
-            !(run.stderr.clone() + &run.stdout).contains("s3cret"),
-            "{run:?}"
+            !(run_output.stderr.clone() + &run_output.stdout).contains("s3cret"),
+            "{run_output:?}"
         );
-        run
+        run_output
     };
     let url_with_timeout = format!("{url}&timeout=2s");
-    let lock = ["run", "--wait", "5s", "nightly", "--", "true"];
-    let held_run = run(&url_with_timeout, &lock);
+    let lock_args = ["run", "--wait", "5s", "nightly", "--", "true"];
+    let held_run = run_with(&url_with_timeout, &lock_args);
     assert_eq!(held_run.code, Some(0), "{held_run:?}");
-    let output = run(&url_with_timeout, &["doctor", "--json"]);
-    assert!(output.stdout.contains(&format!("\"{name}\"")), "{output:?}");
+    let output = run_with(&url_with_timeout, &["doctor", "--json"]);
+    assert!(
+        output.stdout.contains(&format!("\"{master_name}\"")),
+        "{output:?}"
+    );
     server.kill().expect("the server must be killed");
-    let dead_run = run(
+    let dead_run = run_with(
         &url_with_timeout,
         &["run", "--wait", "1s", "nightly", "--", "true"],
     );
     assert_eq!(dead_run.code, Some(69), "{dead_run:?}");
-    assert!(dead_run.stderr.contains(&name), "{dead_run:?}");
+    assert!(dead_run.stderr.contains(&master_name), "{dead_run:?}");
 }

@@ -57,8 +57,8 @@ fn systemd_units_are_valid_and_their_command_runs() {
     let masters = start_masters(3);
     let dir = tempfile::tempdir().expect("a directory");
     let config = dir.path().join("quorate.toml");
-    let urls = format!("masters = '{}'\n", masters.urls().join(","));
-    std::fs::write(&config, urls).expect("written");
+    let masters_line = format!("masters = '{}'\n", masters.urls().join(","));
+    std::fs::write(&config, masters_line).expect("written");
     let folder = dir.path().to_str().expect("text");
     let line = line
         .expect("a command")
@@ -81,10 +81,10 @@ fn systemd_units_are_valid_and_their_command_runs() {
             "there is no systemd-analyze",
         );
     }
-    let here = service
+    let local_service = service
         .replace("/usr/bin/quorate", env!("CARGO_BIN_EXE_quorate"))
         .replace("/usr/local/bin/nightly-report", "/bin/true");
-    std::fs::write(dir.path().join("quorate-nightly.service"), here).expect("written");
+    std::fs::write(dir.path().join("quorate-nightly.service"), local_service).expect("written");
     let timer = packaging_text("systemd/quorate-nightly.timer");
     std::fs::write(dir.path().join("quorate-nightly.timer"), &timer).expect("written");
     let verify = |name: &str| {
@@ -178,8 +178,8 @@ fn kubernetes_cron_job_is_valid_and_its_command_runs() {
         .map(str::to_owned)
         .collect();
     assert_runs(&start_masters(3), &words, "nightly-report", &[0]);
-    let held_run = start_masters(3);
-    for master in &held_run {
+    let masters = start_masters(3);
+    for master in &masters {
         master
             .command(&["SET", "nightly-report", "x"])
             .expect("a reply");
@@ -188,13 +188,16 @@ fn kubernetes_cron_job_is_valid_and_its_command_runs() {
         Some(_) => "--wait=100ms",
         None => word,
     });
-    let held_run = output_of(quorate_on(&held_run).args(short));
+    let short_run = output_of(quorate_on(&masters).args(short));
     assert_eq!(
-        held_run.code,
+        short_run.code,
         Some(75),
-        "a job that did not get the lock must fail, so that Kubernetes does not count it as complete: {held_run:?}"
+        "a job that did not get the lock must fail, so that Kubernetes does not count it as complete: {short_run:?}"
     );
-    assert!(held_run.stderr.contains("held by another"), "{held_run:?}");
+    assert!(
+        short_run.stderr.contains("held by another"),
+        "{short_run:?}"
+    );
 }
 
 /// The number that is the value of this field in the file of the cron job.
@@ -209,7 +212,7 @@ fn number_in_the_cron_job(field: &str) -> usize {
 }
 
 /// The container's arguments in `cronjob.yaml`, and the number of pods that Kubernetes starts if every pod fails.
-fn pods() -> (Vec<String>, usize) {
+fn pod_arguments() -> (Vec<String>, usize) {
     let file = packaging_text("kubernetes/cronjob.yaml");
     let (_, rest) = file.split_once(" args:\n").expect("arguments");
     let (args, _) = rest.split_once(" env:\n").expect("an environment");
@@ -226,7 +229,7 @@ fn pods() -> (Vec<String>, usize) {
 #[test]
 fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
     let masters = start_masters(3);
-    let (words, pods) = pods();
+    let (words, pods) = pod_arguments();
     assert!(
         pods > 1,
         "cronjob.yaml must let Kubernetes start more than one pod"
@@ -236,29 +239,29 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
     let dir = tempfile::tempdir().expect("a directory");
     // The job fails until the test creates this file.
     let go = dir.path().join("go");
-    let job = dir.path().join("job");
+    let job_path = dir.path().join("job");
     std::fs::write(
-        &job,
+        &job_path,
         format!("#!/bin/sh\necho ran; test -e {}\n", go.display()),
     )
     .expect("written");
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&job, executable)
+    std::fs::set_permissions(&job_path, executable)
         .expect("the test must be able to make the script executable");
     let words = words.iter().map(|word| {
         if word.starts_with("/usr/local") {
-            job.to_str().expect("text").to_owned()
+            job_path.to_str().expect("text").to_owned()
         } else {
             word.clone()
         }
     });
     let words: Vec<String> = words.collect();
-    let pod = || {
+    let pod_command = || {
         let mut quorate = quorate_on(&masters);
         output_of(quorate.env("QUORATE_NODE_TIMEOUT", "500ms").args(&words))
     };
     for _ in 0..pods {
-        let failed_run = pod();
+        let failed_run = pod_command();
         assert_eq!(
             (failed_run.code, &*failed_run.stdout),
             (Some(1), "ran\n"),
@@ -267,7 +270,7 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
     }
     std::fs::write(go, "").expect("written");
     for out in ["ran\n", ""] {
-        let output = pod();
+        let output = pod_command();
         assert_eq!((output.code, &*output.stdout), (Some(0), out), "{output:?}");
     }
 }
@@ -277,7 +280,7 @@ fn failed_command_of_the_kubernetes_cron_job_is_repeated_by_the_next_pod() {
 #[test]
 fn kubernetes_pod_repeats_the_failed_job_of_a_pod_in_another_cluster() {
     let masters = start_masters(3);
-    let (words, _) = pods();
+    let (words, _) = pod_arguments();
     let limit = number_in_the_cron_job("activeDeadlineSeconds");
     let wait = words.iter().find_map(|word| word.strip_prefix("--wait="));
     let wait = wait.and_then(|wait| wait.strip_suffix('s')?.parse().ok());
@@ -396,7 +399,7 @@ fn docker_reads(docker: &mut Command) -> Result<(), String> {
 
 #[test]
 fn container_image_copies_only_existing_files() {
-    const KNOWN: [&str; 10] = [
+    const KNOWN_INSTRUCTIONS: [&str; 10] = [
         "FROM",
         "WORKDIR",
         "COPY",
@@ -412,11 +415,11 @@ fn container_image_copies_only_existing_files() {
     let lines = source
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let mut seen = BTreeSet::new();
+    let mut seen_instructions = BTreeSet::new();
     for line in lines {
         let (word, rest) = line.split_once(' ').expect("an instruction");
-        assert!(KNOWN.contains(&word), "{line}");
-        seen.insert(word);
+        assert!(KNOWN_INSTRUCTIONS.contains(&word), "{line}");
+        seen_instructions.insert(word);
         let Some(words) = rest
             .strip_prefix("--from=build ")
             .filter(|_| word == "COPY")
@@ -435,8 +438,8 @@ fn container_image_copies_only_existing_files() {
         }
     }
     assert!(
-        seen.contains("FROM") && seen.contains("ENTRYPOINT"),
-        "{seen:?}"
+        seen_instructions.contains("FROM") && seen_instructions.contains("ENTRYPOINT"),
+        "{seen_instructions:?}"
     );
     assert!(source.contains("--locked -p quorate-cli"), "{source}");
     let mut docker = Command::new("docker");
@@ -516,20 +519,20 @@ fn every_documented_example_of_quorate_once_with_a_period_limits_its_wait() {
         let (_, examples) = help.split_once("Examples:\n").unwrap_or(("", &help));
         all.push((words.join(" ").into(), examples.to_owned()));
     }
-    let mut seen = 0;
+    let mut example_count = 0;
     for (name, text) in &all {
         let lines = text.lines().filter(|line| {
             let runs_a_command = line.contains(" -- ") || line.contains("--shell");
             line.contains("quorate once ") && line.contains("--per") && runs_a_command
         });
         for line in lines {
-            seen += 1;
+            example_count += 1;
             let is_limited = line.contains("--wait ") || line.contains("--try ");
             assert!(is_limited, "{}: {line}", name.display());
         }
     }
     assert!(
-        seen >= 8,
-        "the pages must contain at least 8 examples, but only {seen} were found"
+        example_count >= 8,
+        "the pages must contain at least 8 examples, but only {example_count} were found"
     );
 }

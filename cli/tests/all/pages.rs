@@ -46,7 +46,7 @@ fn help_text_is_wrapped_between_words_at_the_terminal_width() {
             let words = text.split_whitespace().filter(|word| *word != "\\");
             words.map(str::to_owned).collect()
         };
-        let whole = words(&help_of(command, "200"));
+        let whole_words = words(&help_of(command, "200"));
         for columns in [60, 80, 200] {
             let text = help_of(command, &columns.to_string());
             let widest = text.lines().map(|line| line.chars().count()).max();
@@ -54,7 +54,7 @@ fn help_text_is_wrapped_between_words_at_the_terminal_width() {
                 widest <= Some(columns.min(100)),
                 "{command} {columns}: {text}"
             );
-            assert_eq!(words(&text), whole, "{command} {columns}");
+            assert_eq!(words(&text), whole_words, "{command} {columns}");
         }
     }
 }
@@ -72,11 +72,11 @@ fn every_manual_page_has_the_standard_sections() {
         };
         let file = dir.path().join(format!("{name}.1"));
         let page = std::fs::read_to_string(&file).expect("a page");
-        let mut wanted = vec!["\"SEE ALSO\"", "ENVIRONMENT"];
+        let mut wanted_sections = vec!["\"SEE ALSO\"", "ENVIRONMENT"];
         if !matches!(command, "completions" | "man") {
-            wanted.extend(["\"EXIT STATUS\"", "EXAMPLES"]);
+            wanted_sections.extend(["\"EXIT STATUS\"", "EXAMPLES"]);
         }
-        for section in wanted {
+        for section in wanted_sections {
             let section = section.trim_matches('"');
             let heading = [format!(".SH {section}\n"), format!(".SH \"{section}\"\n")];
             assert!(
@@ -103,10 +103,10 @@ fn every_manual_page_has_the_standard_sections() {
         }
         assert_typeset(&name, &file, &format!("help {topic}"));
     }
-    let run = std::fs::read_to_string(dir.path().join("quorate-run.1")).expect("a page");
+    let run_page = std::fs::read_to_string(dir.path().join("quorate-run.1")).expect("a page");
     assert!(
-        run.contains("May also be specified with the \\fBQUORATE_TTL\\fR"),
-        "{run}"
+        run_page.contains("May also be specified with the \\fBQUORATE_TTL\\fR"),
+        "{run_page}"
     );
 }
 
@@ -147,9 +147,9 @@ fn assert_typeset(name: &str, file: &std::path::Path, command: &str) {
 /// `script` is not installed.
 fn on_a_terminal(columns: u16, urls: &str, args: &str) -> Option<Vec<String>> {
     let quorate = env!("CARGO_BIN_EXE_quorate");
-    let line = format!("stty cols {columns}; {quorate} {args}");
+    let shell_line = format!("stty cols {columns}; {quorate} {args}");
     let mut script = Command::new("script");
-    script.args(["-qec", &format!("sh -c '{line}'"), "/dev/null"]);
+    script.args(["-qec", &format!("sh -c '{shell_line}'"), "/dev/null"]);
     script
         .env("QUORATE_MASTERS", urls)
         .env("QUORATE_RESTART_GUARD", "off");
@@ -208,14 +208,14 @@ fn completions_of(words: &[&str]) -> RunOutput {
     assert_eq!(script.code, Some(0), "{script:?}");
     let array: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
     let last_index = words.len() - 1;
-    let line = format!(
+    let shell_line = format!(
         "{}\nCOMP_WORDS=({}); COMP_CWORD={last_index}; \
          _quorate_or_command quorate \"${{COMP_WORDS[{last_index}]}}\" \"${{COMP_WORDS[{}]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
         script.stdout,
         array.join(" "),
         last_index - 1
     );
-    output_of(Command::new("bash").args(["--norc", "-c", &line]))
+    output_of(Command::new("bash").args(["--norc", "-c", &shell_line]))
 }
 
 #[test]
@@ -225,10 +225,13 @@ fn shell_completes_the_command_after_the_double_dash() {
         command.stdout.lines().any(|word| word == "printf"),
         "{command:?}"
     );
-    let file = completions_of(&["quorate", "run", "x", "--", "cat", "/etc/pass"]);
+    let completed_file = completions_of(&["quorate", "run", "x", "--", "cat", "/etc/pass"]);
     assert!(
-        file.stdout.lines().any(|word| word == "/etc/passwd"),
-        "{file:?}"
+        completed_file
+            .stdout
+            .lines()
+            .any(|word| word == "/etc/passwd"),
+        "{completed_file:?}"
     );
     let option_completions = completions_of(&["quorate", "run", "--max-h"]);
     assert_eq!(
@@ -245,7 +248,7 @@ fn shell_completes_the_command_after_the_double_dash() {
 /// The names of all commands, as the help lists them. For `masters` and `quota`, also their subcommands, for example
 /// `masters begin`.
 fn command_names() -> Vec<String> {
-    let names = |command: &str| {
+    let command_names = |command: &str| {
         let text = help_of(command, "200");
         let lines = text.lines().skip_while(|line| *line != "Commands:").skip(1);
         let lines = lines.take_while(|line| line.starts_with("  "));
@@ -257,16 +260,16 @@ fn command_names() -> Vec<String> {
         };
         lines.map(name).collect::<Vec<_>>()
     };
-    let mut all = names("");
+    let mut all_commands = command_names("");
     for command in ["masters", "quota"] {
-        all.extend(
-            names(command)
+        all_commands.extend(
+            command_names(command)
                 .into_iter()
                 .map(|name| format!("{command} {name}")),
         );
     }
-    all.extend(["completions", "man"].map(str::to_owned));
-    all
+    all_commands.extend(["completions", "man"].map(str::to_owned));
+    all_commands
 }
 
 #[test]
@@ -278,44 +281,53 @@ fn every_command_that_a_page_mentions_exists() {
     let docs = docs.map(|entry| entry.expect("an entry").path());
     let pages = docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
     let root = std::path::Path::new(root);
-    let mut seen = 0;
+    let mut named_count = 0;
     for path in pages.chain(["README.md", "CHANGELOG.md"].map(|name| root.join(name))) {
         let text = std::fs::read_to_string(&path).expect("a page");
         // Join the lines, because a command in a paragraph can be broken across lines.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for rest in text.split("`quorate ").skip(1) {
             let mut words = rest.split(['`', ' ']);
-            let first = words.next().unwrap_or_default();
-            if first.is_empty() || !first.chars().all(|c| c.is_ascii_lowercase() || c == '-') {
+            let first_word = words.next().unwrap_or_default();
+            if first_word.is_empty()
+                || !first_word
+                    .chars()
+                    .all(|c| c.is_ascii_lowercase() || c == '-')
+            {
                 continue;
             }
-            let both = format!("{first} {}", words.next().unwrap_or_default());
-            let has_steps = ["masters", "quota"].contains(&first) && rest.starts_with(&both);
-            let name = if has_steps { both.as_str() } else { first };
+            let both_words = format!("{first_word} {}", words.next().unwrap_or_default());
+            let has_steps =
+                ["masters", "quota"].contains(&first_word) && rest.starts_with(&both_words);
+            let name = if has_steps {
+                both_words.as_str()
+            } else {
+                first_word
+            };
             // Ignore names of benchmark rows such as `quorate default`, which are not commands.
             let is_row = path.ends_with("benchmarks.md");
             let is_known = is_row || commands.iter().any(|known| known == name);
             let is_option = name.contains(" -") || name.ends_with(' ') || name.contains(['|', '.']);
             assert!(is_known || is_option, "{}: quorate {name}", path.display());
-            seen += 1;
+            named_count += 1;
         }
     }
     assert!(
-        seen > 50,
-        "the pages must contain more than 50 quorate commands, but only {seen} were found"
+        named_count > 50,
+        "the pages must contain more than 50 quorate commands, but only {named_count} were found"
     );
 }
 
 /// The same comparison for the README and the rustdoc of the library is in `tests/all/promises.rs`.
 #[test]
 fn help_states_the_promises_of_the_page_word_for_word() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/promises.md");
-    let page = std::fs::read_to_string(page).expect("a page");
+    let page_path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/promises.md");
+    let page = std::fs::read_to_string(page_path).expect("a page");
     let words = |text: &str| {
         let plain = text.replace(['*', '`'], "");
         plain.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let shown = words(&help_of("", "100"));
+    let shown_words = words(&help_of("", "100"));
     let mut promises = vec![String::new()];
     for line in page.lines() {
         match line.strip_prefix('>') {
@@ -328,8 +340,8 @@ fn help_states_the_promises_of_the_page_word_for_word() {
     for promise in promises {
         let promise = words(&promise);
         assert!(
-            shown.contains(&promise),
-            "quorate --help must contain this promise of docs/promises.md: {promise}\n{shown}"
+            shown_words.contains(&promise),
+            "quorate --help must contain this promise of docs/promises.md: {promise}\n{shown_words}"
         );
     }
 }

@@ -72,10 +72,10 @@ fn too_few_open_files_end_a_command_with_an_error_and_no_panic() {
             &["doctor"],
             &["status", "r"],
         ] {
-            let limit = format!("ulimit -n {files}; exec \"$@\"");
+            let limited_shell = format!("ulimit -n {files}; exec \"$@\"");
             let mut limited = Command::new("sh");
             limited
-                .args(["-c", &limit, "sh", env!("CARGO_BIN_EXE_quorate")])
+                .args(["-c", &limited_shell, "sh", env!("CARGO_BIN_EXE_quorate")])
                 .args(arguments)
                 .env("QUORATE_MASTERS", "redis://127.0.0.1:1");
             let output = output_of(&mut limited);

@@ -25,9 +25,9 @@ fn command_gets_variables_that_describe_the_lock() {
         &["sh", "-c", script],
     ));
     assert_eq!(run.code, Some(0), "{run:?}");
-    let words: Vec<&str> = run.stdout.split_whitespace().collect();
-    assert_eq!(words[..2], ["a", "b{c}"]);
-    assert_eq!(words[2].len(), 32, "{run:?}");
+    let output_words: Vec<&str> = run.stdout.split_whitespace().collect();
+    assert_eq!(output_words[..2], ["a", "b{c}"]);
+    assert_eq!(output_words[2].len(), 32, "{run:?}");
     assert_eq!(run.stderr, "");
     for master in &masters {
         let reply = master.command(&["EXISTS", "a b{c}"]).expect("a reply");
@@ -130,7 +130,7 @@ fn run_on_a_held_lock_exits_with_75_without_running_the_command() {
 #[test]
 fn run_works_unless_a_majority_of_masters_is_down() {
     let masters = start_masters(5);
-    let ok = |what: &str| {
+    let assert_accepted = |what: &str| {
         let run = output_of(&mut quorate_run(
             &masters,
             &["--wait", "2s", "r"],
@@ -138,11 +138,11 @@ fn run_works_unless_a_majority_of_masters_is_down() {
         ));
         assert_eq!(run.code, Some(0), "{what}: {run:?}");
     };
-    ok("all up");
+    assert_accepted("all up");
     masters[0].kill().expect("killed");
-    ok("one killed");
+    assert_accepted("one killed");
     masters[1].stop().expect("stopped");
-    ok("one killed, one stopped");
+    assert_accepted("one killed, one stopped");
     masters[2].kill().expect("killed");
     let run = output_of(&mut quorate_run(
         &masters,
@@ -151,16 +151,16 @@ fn run_works_unless_a_majority_of_masters_is_down() {
     ));
     assert_eq!((run.code, &*run.stdout), (Some(69), ""), "{run:?}");
     assert!(run.elapsed < Duration::from_secs(1) + START, "{run:?}");
-    let words = run.stderr.lines().filter(|line| !line.contains("warning:"));
-    assert_eq!(words.count(), 1, "{run:?}");
+    let message_lines = run.stderr.lines().filter(|line| !line.contains("warning:"));
+    assert_eq!(message_lines.count(), 1, "{run:?}");
     masters[1].cont().expect("continued");
 }
 
 /// Starts proxies in front of these masters, which delay each message in both directions by `delay`. Returns a value
 /// that stops the proxies when it is dropped, and the URLs of the proxies.
 fn delay_masters(masters: &Masters, delay: Duration) -> (impl Sized, String) {
-    let start = |master: &Server| Proxy::start(master.addr()).expect("a proxy");
-    let proxies: Vec<Proxy> = masters.iter().map(start).collect();
+    let start_proxy = |master: &Server| Proxy::start(master.addr()).expect("a proxy");
+    let proxies: Vec<Proxy> = masters.iter().map(start_proxy).collect();
     let inject = |proxy: &Proxy| {
         proxy.inject(Latency {
             way: Way::Both,
@@ -178,7 +178,7 @@ fn delay_masters(masters: &Masters, delay: Duration) -> (impl Sized, String) {
 #[test]
 fn run_with_the_option_try_does_not_report_slow_masters_as_down() {
     let masters = start_masters(3);
-    let tried = |options: &[&str]| {
+    let try_command = |options: &[&str]| {
         let mut run = quorate_on(&masters);
         run.args([
             "run",
@@ -195,7 +195,7 @@ fn run_with_the_option_try_does_not_report_slow_masters_as_down() {
     };
     // A connect takes several round trips of 400 ms, so it exceeds its timeout of 500 ms. `--try` must still succeed.
     let (_delays, urls) = delay_masters(&masters, Duration::from_millis(200));
-    let far_run = output_of(&mut tried(&["--masters", &urls]));
+    let far_run = output_of(&mut try_command(&["--masters", &urls]));
     assert_eq!(
         (far_run.code, &*far_run.stdout),
         (Some(0), "ran\n"),
@@ -204,14 +204,14 @@ fn run_with_the_option_try_does_not_report_slow_masters_as_down() {
     // Stop two of three masters with SIGSTOP for one second. `--try` must ask the masters again.
     let frozen = || masters.iter().take(2);
     frozen().for_each(|master| master.stop().expect("stopped"));
-    let run = tried(&[]).spawn().expect("quorate starts");
+    let tried_child = try_command(&[]).spawn().expect("quorate starts");
     std::thread::sleep(Duration::from_secs(1));
     frozen().for_each(|master| master.cont().expect("continued"));
-    let run = wait_for_output(run);
+    let run = wait_for_output(tried_child);
     assert_eq!((run.code, &*run.stdout), (Some(0), "ran\n"), "{run:?}");
     // If a majority refuses connections, `--try` must fail without asking the masters again.
     frozen().for_each(|master| master.kill().expect("killed"));
-    let down_run = output_of(&mut tried(&[]));
+    let down_run = output_of(&mut try_command(&[]));
     assert_eq!(down_run.code, Some(69), "{down_run:?}");
     assert!(!down_run.stderr.contains("attempts: 2"), "{down_run:?}");
 }
@@ -242,22 +242,22 @@ fn quota_and_status_and_break_succeed_despite_slow_masters() {
     let frozen = || masters.iter().take(2);
     for words in calls {
         frozen().for_each(|master| master.stop().expect("stopped"));
-        let call = quorate_on(&masters)
+        let spawned_call = quorate_on(&masters)
             .args(words)
             .stdout(Stdio::piped())
             .spawn();
-        let call = call.expect("quorate starts");
+        let call_child = spawned_call.expect("quorate starts");
         std::thread::sleep(Duration::from_secs(2));
         frozen().for_each(|master| master.cont().expect("continued"));
-        let call = wait_for_output(call);
-        assert_eq!(call.code, Some(0), "{words:?}: {call:?}");
+        let call_output = wait_for_output(call_child);
+        assert_eq!(call_output.code, Some(0), "{words:?}: {call_output:?}");
     }
     let (_delays, urls) = delay_masters(&masters, Duration::from_millis(280));
     for words in calls {
-        let mut call = quorate_on(&masters);
-        call.env("QUORATE_MASTERS", &urls);
-        let call = output_of(call.args(words));
-        assert_eq!(call.code, Some(0), "{words:?}: {call:?}");
+        let mut command = quorate_on(&masters);
+        command.env("QUORATE_MASTERS", &urls);
+        let call_output = output_of(command.args(words));
+        assert_eq!(call_output.code, Some(0), "{words:?}: {call_output:?}");
     }
     // If a majority refuses connections, each command in `calls` must fail without asking the masters again.
     frozen().for_each(|master| master.kill().expect("killed"));
@@ -275,17 +275,19 @@ fn quota_and_status_and_break_succeed_despite_slow_masters() {
 fn run_forwards_a_signal_to_all_processes_of_its_command() {
     let masters = start_masters(1);
     for (name, code) in [("TERM", 9), ("HUP", 129), ("USR1", 138)] {
-        let marker = unique_marker();
-        let script = format!("trap 'exit 9' TERM; sleep {marker} & wait");
+        let sleep_marker = unique_marker();
+        let script = format!("trap 'exit 9' TERM; sleep {sleep_marker} & wait");
         let child = quorate_run(&masters, &["signals"], &["sh", "-c", &script])
             .spawn()
             .expect("starts");
         wait_until("both processes run", || {
-            count_processes(&marker) == 2 && is_sleeping(&marker)
+            count_processes(&sleep_marker) == 2 && is_sleeping(&sleep_marker)
         });
         send_signal(&child, name);
         assert_eq!(wait_for_output(child).code, Some(code), "{name}");
-        wait_until("the grandchild is gone", || count_processes(&marker) == 0);
+        wait_until("the grandchild is gone", || {
+            count_processes(&sleep_marker) == 0
+        });
     }
 }
 
@@ -296,18 +298,18 @@ fn signal_ends_the_wait_for_a_lock_and_leaves_no_keys() {
         .spawn()
         .expect("starts");
     wait_until_held(&masters, "r");
-    let waiter = quorate_run(&masters, &["r"], &["echo", "ran"])
+    let waiter_child = quorate_run(&masters, &["r"], &["echo", "ran"])
         .spawn()
         .expect("starts");
     wait_until_held(&masters, "quorate:queue:r");
-    send_signal(&waiter, "TERM");
-    let waiter = wait_for_output(waiter);
+    send_signal(&waiter_child, "TERM");
+    let waiter_output = wait_for_output(waiter_child);
     assert_eq!(
-        (waiter.code, &*waiter.stdout),
+        (waiter_output.code, &*waiter_output.stdout),
         (Some(143), ""),
-        "{waiter:?}"
+        "{waiter_output:?}"
     );
-    assert!(waiter.elapsed < START, "{waiter:?}");
+    assert!(waiter_output.elapsed < START, "{waiter_output:?}");
     send_signal(&holder, "TERM");
     wait_for_output(holder);
     let next_run = output_of(&mut quorate_run(&masters, &["--try", "r"], &["true"]));
@@ -321,15 +323,17 @@ fn signal_ends_the_wait_for_a_lock_and_leaves_no_keys() {
 #[test]
 fn command_ends_and_lock_expires_if_quorate_is_killed() {
     let masters = start_masters(3);
-    let marker = unique_marker();
-    let script = format!("sleep {marker} & sleep {marker}");
+    let sleep_marker = unique_marker();
+    let script = format!("sleep {sleep_marker} & sleep {sleep_marker}");
     let mut holder = quorate_run(&masters, &["--ttl", "4s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
-    wait_until("all three processes run", || count_processes(&marker) == 3);
+    wait_until("all three processes run", || {
+        count_processes(&sleep_marker) == 3
+    });
     send_signal(&holder, "KILL");
     let _ = holder.wait();
-    wait_until("the group is gone", || count_processes(&marker) == 0);
+    wait_until("the group is gone", || count_processes(&sleep_marker) == 0);
     let next_run = output_of(&mut quorate_run(
         &masters,
         &["--wait", "20s", "r"],
@@ -345,13 +349,13 @@ fn command_ends_and_lock_expires_if_quorate_is_killed() {
 #[test]
 fn command_ends_within_the_validity_of_a_lock_that_cannot_be_renewed() {
     let masters = start_masters(3);
-    let marker = unique_marker();
-    let script = format!("trap 'echo asked; exit 0' TERM; echo up; sleep {marker} & wait");
+    let sleep_marker = unique_marker();
+    let script = format!("trap 'echo asked; exit 0' TERM; echo up; sleep {sleep_marker} & wait");
     let holder = quorate_run(&masters, &["--ttl", "4s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
     wait_until("the command runs", || {
-        count_processes(&marker) == 2 && is_sleeping(&marker)
+        count_processes(&sleep_marker) == 2 && is_sleeping(&sleep_marker)
     });
     masters[0].kill().expect("killed");
     masters[1].kill().expect("killed");
@@ -365,14 +369,14 @@ fn command_ends_within_the_validity_of_a_lock_that_cannot_be_renewed() {
         holder.elapsed < Duration::from_secs(4) + START,
         "{holder:?}"
     );
-    assert_eq!(count_processes(&marker), 0);
+    assert_eq!(count_processes(&sleep_marker), 0);
 }
 
 #[test]
 fn command_that_ignores_sigterm_is_killed_within_the_validity_of_its_lock() {
     let masters = start_masters(3);
-    let marker = unique_marker();
-    let script = format!("trap '' TERM; sleep {marker} & while :; do wait; done");
+    let sleep_marker = unique_marker();
+    let script = format!("trap '' TERM; sleep {sleep_marker} & while :; do wait; done");
     let holder = quorate_run(
         &masters,
         &["--ttl", "3s", "--grace", "200ms", "r"],
@@ -381,7 +385,7 @@ fn command_that_ignores_sigterm_is_killed_within_the_validity_of_its_lock() {
     .spawn()
     .expect("starts");
     wait_until("the command runs", || {
-        count_processes(&marker) == 2 && is_sleeping(&marker)
+        count_processes(&sleep_marker) == 2 && is_sleeping(&sleep_marker)
     });
     for master in &masters {
         master.kill().expect("killed");
@@ -392,17 +396,17 @@ fn command_that_ignores_sigterm_is_killed_within_the_validity_of_its_lock() {
         holder.elapsed < Duration::from_secs(3) + START,
         "{holder:?}"
     );
-    assert_eq!(count_processes(&marker), 0);
+    assert_eq!(count_processes(&sleep_marker), 0);
 }
 
 #[test]
 fn run_ends_its_command_as_soon_as_a_renewal_finds_that_the_lock_is_lost() {
     let masters = start_masters(3);
-    let marker = unique_marker();
-    let holder = quorate_run(&masters, &["--ttl", "6s", "r"], &["sleep", &marker])
+    let sleep_marker = unique_marker();
+    let holder = quorate_run(&masters, &["--ttl", "6s", "r"], &["sleep", &sleep_marker])
         .spawn()
         .expect("starts");
-    wait_until("the command runs", || count_processes(&marker) == 1);
+    wait_until("the command runs", || count_processes(&sleep_marker) == 1);
     for master in &masters {
         master
             .command(&["SET", "r", "somebody else"])
@@ -415,18 +419,20 @@ fn run_ends_its_command_as_soon_as_a_renewal_finds_that_the_lock_is_lost() {
         "quorate must end the command when a renewal reports the loss of the lock, not only at the end of the \
          validity: {holder:?}"
     );
-    assert_eq!(count_processes(&marker), 0);
+    assert_eq!(count_processes(&sleep_marker), 0);
 }
 
 #[test]
 fn guard_process_ends_the_command_of_a_stopped_quorate_before_the_lock_expires() {
     let masters = start_masters(3);
-    let marker = unique_marker();
-    let script = format!("sleep {marker} & sleep {marker}");
+    let sleep_marker = unique_marker();
+    let script = format!("sleep {sleep_marker} & sleep {sleep_marker}");
     let holder = quorate_run(&masters, &["--ttl", "3s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
-    wait_until("all three processes run", || count_processes(&marker) == 3);
+    wait_until("all three processes run", || {
+        count_processes(&sleep_marker) == 3
+    });
     send_signal(&holder, "STOP");
     // `quorate` is stopped with SIGSTOP. So its guard process must end the process group of the command, before the
     // next holder gets the lock.
@@ -437,7 +443,7 @@ fn guard_process_ends_the_command_of_a_stopped_quorate_before_the_lock_expires()
     ));
     assert_eq!(next_run.code, Some(0), "{next_run:?}");
     assert_eq!(
-        count_processes(&marker),
+        count_processes(&sleep_marker),
         0,
         "no process of the command may outlive the lock"
     );
@@ -493,18 +499,18 @@ fn command_is_not_ended_if_quorate_is_stopped_just_after_a_renewal() {
 #[test]
 fn run_reports_a_lost_lock_if_the_guard_process_has_ended_the_command() {
     let masters = start_masters(3);
-    let marker = unique_marker();
+    let sleep_marker = unique_marker();
     // The command exits with 0 on SIGTERM, as if it had succeeded.
-    let script = format!("trap 'exit 0' TERM; sleep {marker} & wait");
+    let script = format!("trap 'exit 0' TERM; sleep {sleep_marker} & wait");
     let holder = quorate_run(&masters, &["--ttl", "6s", "r"], &["sh", "-c", &script])
         .spawn()
         .expect("starts");
     wait_until("the command runs", || {
-        count_processes(&marker) == 2 && is_sleeping(&marker)
+        count_processes(&sleep_marker) == 2 && is_sleeping(&sleep_marker)
     });
     send_signal(&holder, "STOP");
     wait_until("the guard process has asked the command to end", || {
-        count_processes(&marker) == 0
+        count_processes(&sleep_marker) == 0
     });
     // Continue `quorate` before the lock expires. `quorate` must still report a lost lock, because the guard process
     // has already ended the command.
@@ -517,18 +523,18 @@ fn run_reports_a_lost_lock_if_the_guard_process_has_ended_the_command() {
 #[test]
 fn option_max_hold_ends_the_command_after_the_given_time() {
     let masters = start_masters(3);
-    let marker = unique_marker();
+    let sleep_marker = unique_marker();
     // Set a long ttl, so that only `max_hold` can end the lock.
     let run = output_of(&mut quorate_run(
         &masters,
         &["--ttl", "20s", "--max-hold", "2s", "r"],
-        &["sleep", &marker],
+        &["sleep", &sleep_marker],
     ));
     assert_eq!(run.code, Some(74), "{run:?}");
     assert!(run.elapsed > Duration::from_millis(900), "{run:?}");
     assert!(run.elapsed < Duration::from_secs(2) + START, "{run:?}");
     assert!(run.stderr.contains("reached --max-hold 2s"), "{run:?}");
-    assert_eq!(count_processes(&marker), 0);
+    assert_eq!(count_processes(&sleep_marker), 0);
 }
 
 #[test]
@@ -555,8 +561,8 @@ fn concurrent_runs_write_in_the_order_of_their_fencing_tokens() {
     const MANY: usize = 60;
     let masters = start_masters(3);
     let dir = tempfile::tempdir().expect("a directory");
-    let count = dir.path().join("count");
-    std::fs::write(&count, "0").expect("written");
+    let count_file = dir.path().join("count");
+    std::fs::write(&count_file, "0").expect("written");
     let script = "n=$(cat count); echo $QUORATE_FENCING_TOKEN >> tokens; echo $((n + 1)) > count";
     let children: Vec<_> = (0..MANY)
         .map(|_| {
@@ -570,9 +576,9 @@ fn concurrent_runs_write_in_the_order_of_their_fencing_tokens() {
         let run = wait_for_output(child);
         assert_eq!(run.code, Some(0), "{run:?}");
     }
-    let text = |name: &str| std::fs::read_to_string(dir.path().join(name)).expect("read");
-    assert_eq!(text("count").trim(), MANY.to_string());
-    let tokens: Vec<u64> = text("tokens")
+    let text_of = |name: &str| std::fs::read_to_string(dir.path().join(name)).expect("read");
+    assert_eq!(text_of("count").trim(), MANY.to_string());
+    let tokens: Vec<u64> = text_of("tokens")
         .lines()
         .map(|t| t.parse().expect("a token"))
         .collect();
@@ -583,7 +589,7 @@ fn concurrent_runs_write_in_the_order_of_their_fencing_tokens() {
 #[test]
 fn run_started_by_nohup_does_not_end_its_command_on_sighup() {
     let masters = start_masters(1);
-    let marker = unique_marker();
+    let sleep_marker = unique_marker();
     let mut command = quorate_command();
     let child = std::process::Command::new("nohup")
         .arg(command.get_program())
@@ -596,17 +602,17 @@ fn run_started_by_nohup_does_not_end_its_command_on_sighup() {
             "r",
             "--",
         ])
-        .args(["sleep", &marker])
+        .args(["sleep", &sleep_marker])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("starts");
     let _ = command.stdin(Stdio::null());
-    wait_until("the command runs", || count_processes(&marker) == 1);
+    wait_until("the command runs", || count_processes(&sleep_marker) == 1);
     send_signal(&child, "HUP");
     std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(count_processes(&marker), 1);
+    assert_eq!(count_processes(&sleep_marker), 1);
     send_signal(&child, "TERM");
     assert_eq!(wait_for_output(child).code, Some(143));
 }
@@ -615,10 +621,14 @@ fn run_started_by_nohup_does_not_end_its_command_on_sighup() {
 fn second_ctrl_c_ends_a_command_that_ignores_the_first_ctrl_c() {
     let masters = start_masters(1);
     for (traps, ends) in [("INT", "TERM"), ("INT TERM", "KILL")] {
-        let line = format!("trap '' {traps}; echo ready; while :; do sleep 0.1; done");
-        let mut run = quorate_run(&masters, &["--grace", "300ms", "r"], &["sh", "-c", &line]);
-        let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let mut run = run.expect("starts");
+        let trap_line = format!("trap '' {traps}; echo ready; while :; do sleep 0.1; done");
+        let mut run = quorate_run(
+            &masters,
+            &["--grace", "300ms", "r"],
+            &["sh", "-c", &trap_line],
+        );
+        let spawn_result = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut run = spawn_result.expect("starts");
         let mut ready = [0; 6];
         let out = run.stdout.as_mut().expect("piped");
         std::io::Read::read_exact(out, &mut ready).expect("a line");
@@ -645,8 +655,8 @@ fn option_output_on_failure_prints_the_output_only_after_a_failure() {
         ("echo out; echo err >&2; exit 3", Some(3), true),
         ("echo out; echo err >&2; kill -9 $$", Some(137), true),
     ] {
-        let words = ["--output-on-failure", "-q", "r"];
-        let output = output_of(&mut quorate_run(&masters, &words, &["sh", "-c", line]));
+        let options = ["--output-on-failure", "-q", "r"];
+        let output = output_of(&mut quorate_run(&masters, &options, &["sh", "-c", line]));
         assert_eq!(output.code, code, "{output:?}");
         let expected = if printed {
             ("out\n", "err\n")
@@ -659,10 +669,10 @@ fn option_output_on_failure_prints_the_output_only_after_a_failure() {
             "{line}: {output:?}"
         );
     }
-    let words = ["--output-on-failure", "--max-hold", "1s", "r"];
+    let options = ["--output-on-failure", "--max-hold", "1s", "r"];
     let lost_run = output_of(&mut quorate_run(
         &masters,
-        &words,
+        &options,
         &["sh", "-c", "echo out; sleep 60"],
     ));
     assert_eq!(
@@ -670,8 +680,8 @@ fn option_output_on_failure_prints_the_output_only_after_a_failure() {
         (Some(74), "out\n"),
         "{lost_run:?}"
     );
-    let words = ["--output-on-failure", "r"];
-    let missing_run = output_of(&mut quorate_run(&masters, &words, &["no-such-command"]));
+    let options = ["--output-on-failure", "r"];
+    let missing_run = output_of(&mut quorate_run(&masters, &options, &["no-such-command"]));
     assert_eq!(missing_run.code, Some(127), "{missing_run:?}");
     assert!(
         missing_run.stderr.contains("command not found"),

@@ -39,14 +39,21 @@ fn quiet_run_prints_nothing_about_a_held_lock() {
     }
     let loud = run_words(&masters, &["run", "--try", "r", "--", "true"]);
     assert!(loud.stderr.contains("held by another"), "{loud:?}");
-    let error = run_words(&masters, &["run", "-q", "free", "--", "no-such-command"]);
-    assert_eq!(error.code, Some(127), "{error:?}");
-    assert!(error.stderr.contains("no-such-command"), "{error:?}");
+    let missing_command_run = run_words(&masters, &["run", "-q", "free", "--", "no-such-command"]);
+    assert_eq!(
+        missing_command_run.code,
+        Some(127),
+        "{missing_command_run:?}"
+    );
+    assert!(
+        missing_command_run.stderr.contains("no-such-command"),
+        "{missing_command_run:?}"
+    );
     masters[0].kill().expect("killed");
     masters[1].kill().expect("killed");
-    let outage = run_words(&masters, &["run", "-q", "--try", "r", "--", "true"]);
-    assert_eq!(outage.code, Some(69), "{outage:?}");
-    assert_eq!(outage.stderr.lines().count(), 1, "{outage:?}");
+    let outage_run = run_words(&masters, &["run", "-q", "--try", "r", "--", "true"]);
+    assert_eq!(outage_run.code, Some(69), "{outage_run:?}");
+    assert_eq!(outage_run.stderr.lines().count(), 1, "{outage_run:?}");
 }
 
 #[test]
@@ -92,10 +99,10 @@ fn option_conflict_exit_code_replaces_the_exit_code_75() {
 #[test]
 fn shell_option_runs_a_line_with_sh() {
     let masters = start_masters(3);
-    let line = "echo $QUORATE_RESOURCE | tr a-z A-Z; exit 4";
+    let shell_line = "echo $QUORATE_RESOURCE | tr a-z A-Z; exit 4";
     for words in [
-        &["run", "name", "--shell", line][..],
-        &["run", "--shell", line, "name"],
+        &["run", "name", "--shell", shell_line][..],
+        &["run", "--shell", shell_line, "name"],
     ] {
         let output = run_words(&masters, words);
         assert_eq!(
@@ -104,7 +111,8 @@ fn shell_option_runs_a_line_with_sh() {
             "{output:?}"
         );
     }
-    let shell_and_command_run = run_words(&masters, &["run", "r", "--shell", line, "--", "true"]);
+    let shell_and_command_run =
+        run_words(&masters, &["run", "r", "--shell", shell_line, "--", "true"]);
     assert_eq!(
         shell_and_command_run.code,
         Some(64),
@@ -116,11 +124,15 @@ fn shell_option_runs_a_line_with_sh() {
     );
     let created_run = run_words(&masters, &["once", "--create", "daily"]);
     assert_eq!(created_run.code, Some(0), "{created_run:?}");
-    let once = run_words(
+    let once_run = run_words(
         &masters,
         &["once", "--per", "1d", "daily", "--shell", "echo ran"],
     );
-    assert_eq!((once.code, &*once.stdout), (Some(0), "ran\n"), "{once:?}");
+    assert_eq!(
+        (once_run.code, &*once_run.stdout),
+        (Some(0), "ran\n"),
+        "{once_run:?}"
+    );
 }
 
 #[test]

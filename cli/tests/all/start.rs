@@ -93,8 +93,12 @@ fn demo_reaps_its_servers_if_sigchld_was_ignored() {
 fn run_exits_with_128_plus_n_if_real_time_signal_n_killed_the_command() {
     let masters = start_masters(3);
     for n in [34, 40, 64] {
-        let kill = format!("kill -{n} $$");
-        let run = output_of(&mut quorate_run(&masters, &["r"], &["sh", "-c", &kill]));
+        let kill_line = format!("kill -{n} $$");
+        let run = output_of(&mut quorate_run(
+            &masters,
+            &["r"],
+            &["sh", "-c", &kill_line],
+        ));
         assert_eq!(run.code, Some(128 + n), "{run:?}");
     }
 }
@@ -109,47 +113,50 @@ fn run_receives_signals_that_were_blocked_when_it_started() {
         );
     }
     let masters = start_masters(3);
-    let marker = unique_marker();
-    let holder = wrapped_by(
+    let sleep_marker = unique_marker();
+    let holder_child = wrapped_by(
         &blocking,
-        &quorate_run(&masters, &["r"], &["sleep", &marker]),
+        &quorate_run(&masters, &["r"], &["sleep", &sleep_marker]),
     )
     .spawn()
     .expect("starts");
-    wait_until("the command runs", || is_sleeping(&marker));
-    send_signal(&holder, "TERM");
-    let holder = wait_for_output(holder);
-    assert_eq!(holder.code, Some(143), "{holder:?}");
+    wait_until("the command runs", || is_sleeping(&sleep_marker));
+    send_signal(&holder_child, "TERM");
+    let holder_output = wait_for_output(holder_child);
+    assert_eq!(holder_output.code, Some(143), "{holder_output:?}");
 }
 
 #[test]
 fn run_dies_of_the_signal_that_ended_its_command_or_interrupted_its_wait() {
     let masters = start_masters(3);
     for name in ["TERM", "INT", "HUP", "QUIT"] {
-        let number = Some(format!("SIG{name}").parse::<Signal>().expect("a signal") as i32);
-        let marker = unique_marker();
-        let holder = quorate_run(&masters, &["r"], &["sleep", &marker])
+        let signal_number = Some(format!("SIG{name}").parse::<Signal>().expect("a signal") as i32);
+        let sleep_marker = unique_marker();
+        let holder_child = quorate_run(&masters, &["r"], &["sleep", &sleep_marker])
             .spawn()
             .expect("starts");
-        wait_until("the command runs", || is_sleeping(&marker));
-        send_signal(&holder, name);
-        let holder = wait_for_output(holder);
+        wait_until("the command runs", || is_sleeping(&sleep_marker));
+        send_signal(&holder_child, name);
+        let holder_output = wait_for_output(holder_child);
         assert_eq!(
-            holder.died_of, number,
-            "run must die of the signal that ended its command: {holder:?}"
+            holder_output.died_of, signal_number,
+            "run must die of the signal that ended its command: {holder_output:?}"
         );
         occupy_lock(&masters);
-        let waiter = quorate_run(&masters, &["r"], &["true"])
+        let waiter_child = quorate_run(&masters, &["r"], &["true"])
             .spawn()
             .expect("starts");
         wait_until_held(&masters, "quorate:queue:r");
-        send_signal(&waiter, name);
-        let waiter = wait_for_output(waiter);
+        send_signal(&waiter_child, name);
+        let waiter_output = wait_for_output(waiter_child);
         assert_eq!(
-            waiter.died_of, number,
-            "a waiting run must die of the signal that it receives: {waiter:?}"
+            waiter_output.died_of, signal_number,
+            "a waiting run must die of the signal that it receives: {waiter_output:?}"
         );
-        assert!(waiter.stderr.contains("no lock is held"), "{waiter:?}");
+        assert!(
+            waiter_output.stderr.contains("no lock is held"),
+            "{waiter_output:?}"
+        );
         for master in &masters {
             master.command(&["DEL", "r"]).expect("a reply");
         }
@@ -166,18 +173,18 @@ fn run_exits_with_the_code_of_a_command_that_handles_a_signal() {
         ("trap 'kill -9 $$' HUP", "HUP", 137),
     ] {
         let kill_at_drop = KillAtDrop(unique_marker());
-        let marker = &kill_at_drop.0;
-        let script = format!("{script}; sleep {marker} >/dev/null 2>&1 & wait");
-        let holder = quorate_run(&masters, &["r"], &["sh", "-c", &script])
+        let sleep_marker = &kill_at_drop.0;
+        let script = format!("{script}; sleep {sleep_marker} >/dev/null 2>&1 & wait");
+        let holder_child = quorate_run(&masters, &["r"], &["sh", "-c", &script])
             .spawn()
             .expect("starts");
-        wait_until("the command runs", || is_sleeping(marker));
-        send_signal(&holder, name);
-        let holder = wait_for_output(holder);
+        wait_until("the command runs", || is_sleeping(sleep_marker));
+        send_signal(&holder_child, name);
+        let holder_output = wait_for_output(holder_child);
         assert_eq!(
-            (holder.code, holder.died_of),
+            (holder_output.code, holder_output.died_of),
             (Some(code), None),
-            "{script}: {holder:?}"
+            "{script}: {holder_output:?}"
         );
     }
 }
@@ -186,8 +193,8 @@ fn run_exits_with_the_code_of_a_command_that_handles_a_signal() {
 fn shell_loop_around_run_ends_on_ctrl_c() {
     let masters = start_masters(3);
     for held in [false, true] {
-        let marker = unique_marker();
-        let quorate = quorate_run(&masters, &["r"], &["sleep", &marker]);
+        let sleep_marker = unique_marker();
+        let quorate = quorate_run(&masters, &["r"], &["sleep", &sleep_marker]);
         if held {
             occupy_lock(&masters);
         }
@@ -199,14 +206,14 @@ fn shell_loop_around_run_ends_on_ctrl_c() {
         if held {
             wait_until_held(&masters, "quorate:queue:r");
         } else {
-            wait_until("the command runs", || is_sleeping(&marker));
+            wait_until("the command runs", || is_sleeping(&sleep_marker));
         }
         // Send the signal to the whole foreground group, as Ctrl-C does.
-        let group = Pid::from_raw(i32::try_from(shell.id()).expect("a pid"));
-        killpg(group, Signal::SIGINT).expect("a living process");
+        let process_group = Pid::from_raw(i32::try_from(shell.id()).expect("a pid"));
+        killpg(process_group, Signal::SIGINT).expect("a living process");
         let stuck = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_secs(20));
-            let _ = killpg(group, Signal::SIGKILL);
+            let _ = killpg(process_group, Signal::SIGKILL);
         });
         let shell = wait_for_output(shell);
         drop(stuck);
@@ -245,11 +252,11 @@ fn run_without_the_proc_file_system_is_refused_before_the_lock_is_acquired() {
 }
 
 /// A wrapper that runs a command as PID 1 of a new pid namespace, as in a container.
-const FIRST: [&str; 4] = ["unshare", "--pid", "--fork", "--mount-proc"];
+const NEW_PID_NAMESPACE: [&str; 4] = ["unshare", "--pid", "--fork", "--mount-proc"];
 
 #[test]
 fn run_as_pid_1_reaps_orphans() {
-    if !can_start(&FIRST) {
+    if !can_start(&NEW_PID_NAMESPACE) {
         return did_not_run(
             "run_as_pid_1_reaps_orphans",
             "this machine allows no pid namespace",
@@ -261,7 +268,7 @@ fn run_as_pid_1_reaps_orphans() {
     let script = "for i in 1 2 3; do sh -c 'sleep 0.1 & exit'; done; sleep 1.5; \
                   cat /proc/[0-9]*/status | grep -c '^State:.Z'; exit 6";
     let run = output_of(&mut wrapped_by(
-        &FIRST,
+        &NEW_PID_NAMESPACE,
         &quorate_run(&masters, &["r"], &["sh", "-c", script]),
     ));
     assert_eq!((run.code, &*run.stdout), (Some(6), "0\n"), "{run:?}");
@@ -271,30 +278,34 @@ fn run_as_pid_1_reaps_orphans() {
 /// `QUORATE_HELD` names cannot be seen.
 #[test]
 fn variable_quorate_held_is_ignored_in_another_pid_namespace() {
-    if !can_start(&FIRST) {
+    if !can_start(&NEW_PID_NAMESPACE) {
         return did_not_run(
             "variable_quorate_held_is_ignored_in_another_pid_namespace",
             "this machine allows no pid namespace",
         );
     }
     let masters = start_masters(3);
-    let output = &["sh", "-c", "echo \"$QUORATE_HELD\""];
-    let output = output_of(&mut quorate_run(&masters, &["job"], output));
-    let mut inner = quorate_run(
+    let print_held_command = &["sh", "-c", "echo \"$QUORATE_HELD\""];
+    let output = output_of(&mut quorate_run(&masters, &["job"], print_held_command));
+    let mut inner_run = quorate_run(
         &masters,
         &["--wait", "1s", "job"],
         &["sh", "-c", "echo \"$QUORATE_HELD\""],
     );
-    inner.env("QUORATE_HELD", output.stdout.trim());
-    let inner = output_of(&mut wrapped_by(&FIRST, &inner));
-    assert_eq!(inner.code, Some(0), "{inner:?}");
+    inner_run.env("QUORATE_HELD", output.stdout.trim());
+    let inner_output = output_of(&mut wrapped_by(&NEW_PID_NAMESPACE, &inner_run));
+    assert_eq!(inner_output.code, Some(0), "{inner_output:?}");
     // The command must not get the entries that quorate has ignored.
-    assert_eq!(inner.stdout.trim().split(' ').count(), 1, "{inner:?}");
+    assert_eq!(
+        inner_output.stdout.trim().split(' ').count(),
+        1,
+        "{inner_output:?}"
+    );
 }
 
 #[test]
 fn run_as_pid_1_exits_with_128_plus_the_signal_number() {
-    if !can_start(&FIRST) {
+    if !can_start(&NEW_PID_NAMESPACE) {
         return did_not_run(
             "run_as_pid_1_exits_with_128_plus_the_signal_number",
             "this machine allows no pid namespace",
@@ -302,9 +313,12 @@ fn run_as_pid_1_exits_with_128_plus_the_signal_number() {
     }
     let masters = start_masters(3);
     occupy_lock(&masters);
-    let child = wrapped_by(&FIRST, &quorate_run(&masters, &["r"], &["true"]))
-        .spawn()
-        .expect("starts");
+    let child = wrapped_by(
+        &NEW_PID_NAMESPACE,
+        &quorate_run(&masters, &["r"], &["true"]),
+    )
+    .spawn()
+    .expect("starts");
     wait_until_held(&masters, "quorate:queue:r");
     kill(child_of(child.id()), Signal::SIGTERM).expect("a living process");
     let RunOutput { code, stderr, .. } = wait_for_output(child);
@@ -320,16 +334,16 @@ fn child_of(parent: u32) -> Pid {
 
 #[test]
 fn run_started_from_outside_its_container_does_not_stop_on_sigtstp() {
-    if !can_start(&FIRST) {
+    if !can_start(&NEW_PID_NAMESPACE) {
         return did_not_run(
             "run_started_from_outside_its_container_does_not_stop_on_sigtstp",
             "this machine allows no pid namespace",
         );
     }
     let masters = start_masters(3);
-    let mut container = Command::new(FIRST[0]);
+    let mut container = Command::new(NEW_PID_NAMESPACE[0]);
     let mut container = container
-        .args(&FIRST[1..])
+        .args(&NEW_PID_NAMESPACE[1..])
         .args(["sh", "-c", "echo; read x"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -342,11 +356,14 @@ fn run_started_from_outside_its_container_does_not_stop_on_sigtstp() {
     // stop, so `quorate` must not stop on SIGTSTP.
     let target = child_of(container.id()).to_string();
     let enter = ["nsenter", "--pid", "--target", &target];
-    let marker = unique_marker();
-    let child = wrapped_by(&enter, &quorate_run(&masters, &["r"], &["sleep", &marker]))
-        .spawn()
-        .expect("starts");
-    wait_until("the command runs", || is_sleeping(&marker));
+    let sleep_marker = unique_marker();
+    let child = wrapped_by(
+        &enter,
+        &quorate_run(&masters, &["r"], &["sleep", &sleep_marker]),
+    )
+    .spawn()
+    .expect("starts");
+    wait_until("the command runs", || is_sleeping(&sleep_marker));
     let quorate = child_of(child.id());
     kill(quorate, Signal::SIGTSTP).expect("a living process");
     std::thread::sleep(Duration::from_millis(500));
@@ -384,10 +401,11 @@ fn pipe_or_directory_with_the_name_of_the_configuration_file_is_ignored() {
                 "{output:?}"
             );
         }
-        let mut named = common::quorate_on(&masters);
+        let mut command_with_config = common::quorate_on(&masters);
         if !is_pipe {
-            let named = named.args(["status", "--config", "quorate.toml", "r"]);
-            let refused_run = output_of(named.current_dir(dir.path()));
+            let command_with_config =
+                command_with_config.args(["status", "--config", "quorate.toml", "r"]);
+            let refused_run = output_of(command_with_config.current_dir(dir.path()));
             assert_eq!(refused_run.code, Some(64), "{refused_run:?}");
         }
     }
@@ -438,8 +456,8 @@ fn command_inherits_the_urls_of_the_masters_unless_hide_masters_is_given() {
     let masters = start_masters(3);
     let script = "echo ${QUORATE_MASTERS-none} $QUORATE_RESOURCE";
     let urls = masters.urls().join(",");
-    let output = output_of(&mut quorate_run(&masters, &["r"], &["sh", "-c", script]));
-    assert_eq!(output.stdout, format!("{urls} r\n"), "{output:?}");
+    let held_run = output_of(&mut quorate_run(&masters, &["r"], &["sh", "-c", script]));
+    assert_eq!(held_run.stdout, format!("{urls} r\n"), "{held_run:?}");
     let hidden_run = output_of(&mut quorate_run(
         &masters,
         &["--hide-masters", "r"],

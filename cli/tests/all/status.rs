@@ -30,26 +30,33 @@ fn status_reports_whether_a_lock_is_held_free_or_unknown() {
     common::wait_until("a waiter is queued", || {
         let status =
             parse_json(&output_of(quorate_on(&masters).args(["status", "--json", "r"])).stdout);
-        let line = &status["resources"][0]["masters"][0]["waiting"];
-        line.as_array().map(Vec::len) == Some(1) && line[0]["lives_ms"].as_u64().is_some()
+        let waiting = &status["resources"][0]["masters"][0]["waiting"];
+        waiting.as_array().map(Vec::len) == Some(1) && waiting[0]["lives_ms"].as_u64().is_some()
     });
     send_signal(&waiter, "HUP");
     assert_eq!(wait_for_output(waiter).code, Some(129));
     masters[2].kill().expect("killed");
-    let held_run = output_of(quorate_on(&masters).args(["status", "--json", "r"]));
-    let held_run = parse_json(&held_run.stdout);
-    let held_run = &held_run["resources"][0];
-    assert_eq!(held_run["verdict"], "held");
-    assert_eq!(held_run["answered"], 2);
-    assert_eq!(held_run["masters"][0]["token"], held_run["holder"]);
-    assert_eq!(held_run["masters"][0]["state"], "held");
+    let held_status_run = output_of(quorate_on(&masters).args(["status", "--json", "r"]));
+    let held_status = parse_json(&held_status_run.stdout);
+    let held_resource = &held_status["resources"][0];
+    assert_eq!(held_resource["verdict"], "held");
+    assert_eq!(held_resource["answered"], 2);
+    assert_eq!(
+        held_resource["masters"][0]["token"],
+        held_resource["holder"]
+    );
+    assert_eq!(held_resource["masters"][0]["state"], "held");
     assert!(
-        held_run["masters"][0]["ttl_left_ms"]
+        held_resource["masters"][0]["ttl_left_ms"]
             .as_u64()
             .is_some_and(|ms| ms <= 10_000)
     );
-    assert!(held_run["masters"][0]["fencing_counter"].as_u64().is_some());
-    assert_eq!(held_run["masters"][2]["state"], "error");
+    assert!(
+        held_resource["masters"][0]["fencing_counter"]
+            .as_u64()
+            .is_some()
+    );
+    assert_eq!(held_resource["masters"][2]["state"], "error");
     let text = output_of(quorate_on(&masters).args(["status", "r"]));
     assert!(
         text.stdout.contains("held by") && text.stdout.contains("2 of 3"),
@@ -115,7 +122,7 @@ fn status_shows_host_pid_and_start_of_each_waiting_command() {
     let status = || {
         parse_json(&output_of(quorate_on(&masters).args(["status", "--json", "r", "api"])).stdout)
     };
-    let line = |status: &Value, master: usize| {
+    let queues_of_master = |status: &Value, master: usize| {
         let [r, api] = [0, 1].map(|at| &status["resources"][at]);
         [
             r["masters"][master]["waiting"].clone(),
@@ -125,17 +132,17 @@ fn status_shows_host_pid_and_start_of_each_waiting_command() {
     common::wait_until("both waiters are queued on all masters", || {
         let status = status();
         (0..3).all(|master| {
-            let [r, api] = line(&status, master);
+            let [r, api] = queues_of_master(&status, master);
             [r, api]
                 .iter()
-                .all(|line| line.as_array().is_some_and(|all| all.len() == 1))
+                .all(|queue| queue.as_array().is_some_and(|all| all.len() == 1))
         })
     });
     let status = status();
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy().into_owned();
     let text = output_of(quorate_on(&masters).args(["status", "r", "api"])).stdout;
-    for (lines, waiter) in line(&status, 2).iter().zip(&waiters) {
+    for (lines, waiter) in queues_of_master(&status, 2).iter().zip(&waiters) {
         let queued = &lines[0];
         assert_eq!(queued["host"], host, "{queued}");
         assert_eq!(queued["pid"], waiter.id(), "{queued}");
@@ -145,8 +152,8 @@ fn status_shows_host_pid_and_start_of_each_waiting_command() {
         assert!(age.is_ok_and(|age| age.as_secs() < 60), "{since}");
         // The output without `--json` shows times in whole seconds.
         let seconds = since.split_once('.').map_or(since, |(seconds, _)| seconds);
-        let words = format!("waiting: {host}, pid {}, since {seconds}Z\n", waiter.id());
-        assert!(text.contains(&words), "no {words:?}: {text}");
+        let waiting_line = format!("waiting: {host}, pid {}, since {seconds}Z\n", waiter.id());
+        assert!(text.contains(&waiting_line), "no {waiting_line:?}: {text}");
     }
     for child in waiters.into_iter().chain(holders) {
         send_signal(&child, "TERM");
@@ -205,17 +212,19 @@ fn status_shows_only_the_first_ten_waiters_and_skips_expired_ones() {
 fn status_lists_a_resource_name_with_a_newline_and_accepts_it_as_an_argument() {
     let masters = start_masters(1);
     let name = "a\n\\b\u{1b}[31m";
-    let set = masters[0].command(&["SET", name, &"0".repeat(32), "PX", "60000"]);
-    assert!(set.expect("a reply").is_ok());
-    let listed = parse_json(&output_of(quorate_on(&masters).args(["status", "--json"])).stdout);
-    let listed = listed["resources"][0]["resource"].as_str().expect("a name");
-    assert_eq!(listed, name);
-    let named =
-        parse_json(&output_of(quorate_on(&masters).args(["status", "--json", listed])).stdout);
-    assert_eq!(named["resources"][0]["verdict"], "held");
-    let list = output_of(quorate_on(&masters).args(["status"])).stdout;
-    let page = output_of(quorate_on(&masters).args(["status", listed])).stdout;
-    for text in [list, page] {
+    let set_reply = masters[0].command(&["SET", name, &"0".repeat(32), "PX", "60000"]);
+    assert!(set_reply.expect("a reply").is_ok());
+    let listing = parse_json(&output_of(quorate_on(&masters).args(["status", "--json"])).stdout);
+    let listed_name = listing["resources"][0]["resource"]
+        .as_str()
+        .expect("a name");
+    assert_eq!(listed_name, name);
+    let named_status =
+        parse_json(&output_of(quorate_on(&masters).args(["status", "--json", listed_name])).stdout);
+    assert_eq!(named_status["resources"][0]["verdict"], "held");
+    let list_text = output_of(quorate_on(&masters).args(["status"])).stdout;
+    let status_text = output_of(quorate_on(&masters).args(["status", listed_name])).stdout;
+    for text in [list_text, status_text] {
         assert!(text.contains("a\\n\\\\b\\u{1b}[31m"), "{text}");
     }
 }
@@ -226,14 +235,15 @@ fn status_without_a_name_marks_its_list_as_incomplete_if_no_majority_answers() {
     for master in masters.iter().take(2) {
         master.kill().expect("killed");
     }
-    let list = output_of(quorate_on(&masters).arg("status"));
-    assert_eq!(list.code, Some(69), "{list:?}");
+    let list_run = output_of(quorate_on(&masters).arg("status"));
+    assert_eq!(list_run.code, Some(69), "{list_run:?}");
     assert!(
-        list.stdout
+        list_run
+            .stdout
             .contains("incomplete: no majority of the masters answered"),
-        "{list:?}"
+        "{list_run:?}"
     );
-    assert!(!list.stdout.contains("--starting-with"), "{list:?}");
+    assert!(!list_run.stdout.contains("--starting-with"), "{list_run:?}");
 }
 
 #[test]
@@ -241,8 +251,8 @@ fn status_reports_a_lock_as_unknown_if_a_majority_has_just_restarted() {
     let masters = start_masters(5);
     let value = "0123456789abcdef".repeat(2);
     for master in masters.iter().skip(3) {
-        let set = master.command(&["SET", "r", &value, "PX", "60000"]);
-        assert!(set.expect("a reply").is_ok());
+        let set_reply = master.command(&["SET", "r", &value, "PX", "60000"]);
+        assert!(set_reply.expect("a reply").is_ok());
     }
     // With the restart guard, a master does not vote in its first 8 s. Wait until all five masters vote, then restart
     // three of them.
@@ -250,33 +260,33 @@ fn status_reports_a_lock_as_unknown_if_a_majority_has_just_restarted() {
     for master in masters.iter().take(3) {
         master.restart_empty().expect("restarted");
     }
-    let guarded = |args: &[&str]| {
+    let run_with_restart_guard = |args: &[&str]| {
         let mut command = quorate_on(&masters);
         command.args(args).env("QUORATE_RESTART_GUARD", "on");
         output_of(command.env("QUORATE_MAX_TTL", "8s"))
     };
-    let status = guarded(&["status", "--json", "r"]);
-    let list = guarded(&["status"]);
-    let empty_list_run = guarded(&["status", "--starting-with", "nothing"]);
-    assert_eq!(status.code, Some(69), "{status:?}");
-    let found = &parse_json(&status.stdout)["resources"][0];
-    assert_eq!(found["verdict"], "unknown", "{status:?}");
-    assert_eq!(found["answered"], 2);
-    assert_eq!(found["masters"][0]["error_kind"], "quarantined");
-    assert_eq!(found["masters"][4]["state"], "held");
-    assert!(status.stderr.contains("just started"), "{status:?}");
+    let status_run = run_with_restart_guard(&["status", "--json", "r"]);
+    let list_run = run_with_restart_guard(&["status"]);
+    let empty_list_run = run_with_restart_guard(&["status", "--starting-with", "nothing"]);
+    assert_eq!(status_run.code, Some(69), "{status_run:?}");
+    let resource = &parse_json(&status_run.stdout)["resources"][0];
+    assert_eq!(resource["verdict"], "unknown", "{status_run:?}");
+    assert_eq!(resource["answered"], 2);
+    assert_eq!(resource["masters"][0]["error_kind"], "quarantined");
+    assert_eq!(resource["masters"][4]["state"], "held");
+    assert!(status_run.stderr.contains("just started"), "{status_run:?}");
     assert_eq!(
-        (list.code, empty_list_run.code),
+        (list_run.code, empty_list_run.code),
         (Some(69), Some(69)),
-        "{list:?}"
+        "{list_run:?}"
     );
     assert!(
-        list.stdout.contains("not asked: ") && list.stdout.contains("restart guard"),
-        "{list:?}"
+        list_run.stdout.contains("not asked: ") && list_run.stdout.contains("restart guard"),
+        "{list_run:?}"
     );
     assert!(
-        list.stdout.lines().any(|line| line.starts_with("r ")),
-        "{list:?}"
+        list_run.stdout.lines().any(|line| line.starts_with("r ")),
+        "{list_run:?}"
     );
     assert!(
         !empty_list_run.stdout.contains("nothing is locked"),
@@ -477,23 +487,23 @@ fn every_command_has_a_manual_page() {
 #[test]
 fn break_with_the_option_slot_deletes_one_of_the_permits_listed_by_status() {
     let masters = start_masters(3);
-    let permit = |note: &str| {
+    let hold_permit = |note: &str| {
         let options = ["--permits", "2", "--note", note, "api"];
         quorate_run(&masters, &options, &["sleep", &unique_marker()])
             .spawn()
             .expect("starts")
     };
-    let reader = |note: &str| {
+    let hold_as_reader = |note: &str| {
         let options = ["--shared", "--note", note, "doc"];
         quorate_run(&masters, &options, &["sleep", &unique_marker()])
             .spawn()
             .expect("starts")
     };
     let holders = [
-        permit("one"),
-        permit("two"),
-        reader("here"),
-        reader("there"),
+        hold_permit("one"),
+        hold_permit("two"),
+        hold_as_reader("here"),
+        hold_as_reader("there"),
     ];
     let status = || {
         parse_json(&output_of(quorate_on(&masters).args(["status", "--json", "api", "doc"])).stdout)

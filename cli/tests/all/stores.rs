@@ -59,9 +59,9 @@ fn run_doctor(masters: &str) -> (RunOutput, Vec<String>) {
     let page: Value = serde_json::from_str(&run.stdout).expect("JSON");
     let findings = page["findings"].as_array().expect("findings");
     let lines = findings.iter().map(|finding| {
-        let text = |name: &str| finding[name].as_str().unwrap_or("-").to_owned();
-        let [severity, check] = ["severity", "check"].map(text);
-        let [what, advice, master] = ["finding", "advice", "master"].map(text);
+        let field_text = |name: &str| finding[name].as_str().unwrap_or("-").to_owned();
+        let [severity, check] = ["severity", "check"].map(field_text);
+        let [what, advice, master] = ["finding", "advice", "master"].map(field_text);
         format!("{severity} {check}: {master} {what} | {advice}")
     });
     let lines = lines.collect();
@@ -108,11 +108,15 @@ fn database_with_a_missing_or_wrong_schema_is_reported_with_the_remedy() {
         return;
     };
     let url = format!("{}?timeout=2s", server.url("locks"));
-    let name = format!("mysql 127.0.0.1:{}/locks", server.port());
-    assert_refused(&run_lock(&url), &[&name, "quorate prepare-server"]);
+    let master_name = format!("mysql 127.0.0.1:{}/locks", server.port());
+    assert_refused(&run_lock(&url), &[&master_name, "quorate prepare-server"]);
     let (run, lines) = run_doctor(&url);
     assert_eq!(run.code, Some(69), "{run:?}");
-    assert_has_line(&lines, "error prepared", &[&name, "quorate prepare-server"]);
+    assert_has_line(
+        &lines,
+        "error prepared",
+        &[&master_name, "quorate prepare-server"],
+    );
     assert_eq!(
         output_of(quorate_command().args(["prepare-server", &url])).code,
         Some(0)
@@ -121,16 +125,22 @@ fn database_with_a_missing_or_wrong_schema_is_reported_with_the_remedy() {
     server
         .sql("UPDATE locks.quorate_schema SET version=0")
         .expect("the test must be able to lower the version of the schema");
-    assert_refused(&run_lock(&url), &[&name, "older", "quorate prepare-server"]);
+    assert_refused(
+        &run_lock(&url),
+        &[&master_name, "older", "quorate prepare-server"],
+    );
     server
         .sql("UPDATE locks.quorate_schema SET version=9")
         .expect("the test must be able to raise the version of the schema");
     assert_refused(
         &run_lock(&url),
-        &[&name, "version 9", "use a newer program"],
+        &[&master_name, "version 9", "use a newer program"],
     );
     let prepared = output_of(quorate_command().args(["prepare-server", &url]));
-    assert_refused(&prepared, &[&name, "version 9", "use a newer program"]);
+    assert_refused(
+        &prepared,
+        &[&master_name, "version 9", "use a newer program"],
+    );
 }
 
 #[test]
@@ -161,11 +171,11 @@ fn doctor_distinguishes_a_missing_database_right_from_a_read_only_server() {
         .expect("the test must be able to change the rights of the user");
     assert_eq!(run_lock(&url).code, Some(0));
     let (_, lines) = run_doctor(&url);
-    let words = [
+    let missing_delete_right = [
         "removing records",
         "GRANT DELETE ON `locks`.`quorate_record` TO USER",
     ];
-    assert_has_line(&lines, "warning acl", &words);
+    assert_has_line(&lines, "warning acl", &missing_delete_right);
     server
         .sql("SET GLOBAL read_only=1")
         .expect("the test must be able to make the server read-only");
@@ -354,13 +364,17 @@ fn prepare_server_and_its_printed_sql_prepare_a_database_in_the_same_way() {
         Some(0)
     );
     for table in ["schema", "record", "woken", "run"] {
-        let shown = |database: &str| {
+        let table_definition = |database: &str| {
             let shown = server.sql(&format!("SHOW CREATE TABLE {database}.quorate_{table}"));
             // Ignore AUTO_INCREMENT, because this counter depends on the rows that were written to the table.
             let shown = shown.expect("a table");
             shown.split(" AUTO_INCREMENT=").next().map(str::to_owned)
         };
-        assert_eq!(shown("locks"), shown("others"), "{table}");
+        assert_eq!(
+            table_definition("locks"),
+            table_definition("others"),
+            "{table}"
+        );
     }
     let grants = sql
         .lines()
@@ -496,30 +510,30 @@ fn run_with_try_gets_the_lock_of_a_killed_holder_at_a_zookeeper() {
     };
     for kind in [&[][..], &["--permits", "1"]] {
         let marker = crate::common::unique_marker();
-        let mut holds = quorate_command();
-        holds.env("QUORATE_MASTERS", &url);
+        let mut holder_command = quorate_command();
+        holder_command.env("QUORATE_MASTERS", &url);
         let options = ["run", "--ttl", "4s", "nightly"];
-        holds
+        holder_command
             .args(options)
             .args(kind)
             .args(["--", "sleep", &marker]);
         let _ends = crate::common::KillAtDrop(marker.clone());
-        let mut holds = holds.spawn().expect("a process");
+        let mut holder_child = holder_command.spawn().expect("a process");
         crate::common::wait_until("the job runs", || crate::common::is_sleeping(&marker));
-        holds.kill().expect("killed");
-        holds.wait().expect("ended");
-        let tries = || {
+        holder_child.kill().expect("killed");
+        holder_child.wait().expect("ended");
+        let run_with_try = || {
             let options = ["run", "--try", "--ttl", "4s", "nightly"];
             let words = [&options[..], kind, &["--", "true"]].concat();
             run_quorate(&url, &words).code
         };
-        let refused = tries();
-        if kind.is_empty() && refused == Some(75) {
+        let exit_code = run_with_try();
+        if kind.is_empty() && exit_code == Some(75) {
             assert_eq!(status().as_deref(), Some("held"));
         }
         // Twice the TTL, for a busy machine.
         std::thread::sleep(Duration::from_secs(8));
         assert_eq!(status().as_deref(), Some("free"), "{kind:?}");
-        assert_eq!(tries(), Some(0), "{kind:?}");
+        assert_eq!(run_with_try(), Some(0), "{kind:?}");
     }
 }

@@ -31,25 +31,27 @@ impl Ordinary {
             .find(|path| path.exists())
             .ok_or("setpriv of util-linux is missing")?;
         let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
-        let this = Self { dir };
+        let ordinary = Self { dir };
         let copy = |from: &std::path::Path, name: &str, mode| {
-            let to = this.dir.path().join(name);
+            let to = ordinary.dir.path().join(name);
             fs::copy(from, &to)?;
             fs::set_permissions(&to, Permissions::from_mode(mode))
         };
         copy(&setpriv, "become", 0o4755)
             .and_then(|()| copy(env!("CARGO_BIN_EXE_quorate").as_ref(), "quorate", 0o755))
-            .and_then(|()| fs::set_permissions(this.dir.path(), Permissions::from_mode(0o755)))
+            .and_then(|()| fs::set_permissions(ordinary.dir.path(), Permissions::from_mode(0o755)))
             .map_err(|error| error.to_string())?;
         // Check that the set-uid program runs as root, because a file system can be mounted so that set-uid bits have
         // no effect.
-        let mut nobody = Self::nobody();
-        let later_output = nobody.arg(this.root()).args(["--reuid=0", "id", "-u"]);
-        let later_output = later_output.output().map_err(|error| error.to_string())?;
-        if later_output.stdout != b"0\n" {
+        let mut nobody_command = Self::nobody();
+        let id_command = nobody_command
+            .arg(ordinary.root())
+            .args(["--reuid=0", "id", "-u"]);
+        let id_output = id_command.output().map_err(|error| error.to_string())?;
+        if id_output.stdout != b"0\n" {
             return Err("set-uid programs have no effect in the temporary directory".into());
         }
-        Ok(this)
+        Ok(ordinary)
     }
 
     /// The path of the set-uid program. `PROGRAM --reuid=0 COMMAND` runs COMMAND as root.
@@ -87,7 +89,7 @@ impl Ordinary {
 
 /// A shell redirection to /dev/null. Without it, a process that outlives `quorate` would keep the pipe to the test
 /// open.
-const QUIET: &str = ">/dev/null 2>&1";
+const NO_OUTPUT: &str = ">/dev/null 2>&1";
 
 #[test]
 fn unstoppable_command_of_another_user_is_reported() {
@@ -98,7 +100,10 @@ fn unstoppable_command_of_another_user_is_reported() {
     let masters = start_masters(3);
     let kill_at_drop = KillAtDrop(unique_marker());
     let marker = &kill_at_drop.0;
-    let script = format!("exec {} --reuid=0 sleep {marker} {QUIET}", ordinary.root());
+    let script = format!(
+        "exec {} --reuid=0 sleep {marker} {NO_OUTPUT}",
+        ordinary.root()
+    );
     let holder = ordinary
         .run(&masters, &["--ttl", "3s", "r"], &["sh", "-c", &script])
         .spawn()
@@ -140,7 +145,7 @@ fn error_shows_the_pid_of_a_process_that_quorate_has_no_right_to_stop() {
     let kill_at_drop = KillAtDrop(unique_marker());
     let marker = &kill_at_drop.0;
     let script = format!(
-        "{} --reuid=0 sleep {marker} {QUIET} & sleep {marker}",
+        "{} --reuid=0 sleep {marker} {NO_OUTPUT} & sleep {marker}",
         ordinary.root()
     );
     let holder = ordinary
@@ -188,7 +193,10 @@ fn signal_that_cannot_be_forwarded_is_reported_and_the_lock_is_kept() {
     let masters = start_masters(3);
     let kill_at_drop = KillAtDrop(unique_marker());
     let marker = &kill_at_drop.0;
-    let script = format!("exec {} --reuid=0 sleep {marker} {QUIET}", ordinary.root());
+    let script = format!(
+        "exec {} --reuid=0 sleep {marker} {NO_OUTPUT}",
+        ordinary.root()
+    );
     let holder = ordinary
         .run(&masters, &["r"], &["sh", "-c", &script])
         .spawn()
@@ -216,7 +224,7 @@ fn background_job_of_the_command_is_reported_and_not_stopped() {
     let masters = start_masters(3);
     let kill_at_drop = KillAtDrop(unique_marker());
     let marker = &kill_at_drop.0;
-    let script = format!("sleep {marker} {QUIET} & exit 4");
+    let script = format!("sleep {marker} {NO_OUTPUT} & exit 4");
     let run = output_of(&mut quorate_run(&masters, &["r"], &["sh", "-c", &script]));
     assert_eq!(run.code, Some(4), "{run:?}");
     assert_eq!(count_processes(marker), 1);

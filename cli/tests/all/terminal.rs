@@ -13,7 +13,7 @@ use quorate_testbed::Masters;
 /// Runs `line` in a shell on a terminal, and types `keys` with a pause before each. Returns the output of the terminal;
 /// `None` if the program `script` is missing.
 fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String> {
-    let line = line.replace("quorate", env!("CARGO_BIN_EXE_quorate"));
+    let command_line = line.replace("quorate", env!("CARGO_BIN_EXE_quorate"));
     // Let `script` run an interactive shell, because only an interactive shell has job control.
     let mut script = Command::new("script")
         .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
@@ -27,19 +27,19 @@ fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String>
         .spawn()
         .ok()?;
     let mut keyboard = script.stdin.take().expect("piped");
-    let mut press = |keys: &str| {
+    let mut press_keys = |keys: &str| {
         std::thread::sleep(Duration::from_millis(500));
         keyboard
             .write_all(keys.as_bytes())
             .expect("the keys must be typed");
         keyboard.flush().expect("the keys must be typed");
     };
-    press(&format!("{line}\n"));
+    press_keys(&format!("{command_line}\n"));
     for key in keys {
-        press(key);
+        press_keys(key);
     }
-    press("echo code=$?\n");
-    press("exit\n");
+    press_keys("echo code=$?\n");
+    press_keys("exit\n");
     drop(keyboard);
     Some(wait_for_output(script).stdout)
 }
@@ -63,8 +63,8 @@ fn command_reads_from_the_terminal_and_the_shell_gets_the_terminal_back() {
 #[test]
 fn waiting_message_on_a_terminal_shows_the_seconds_waited_but_never_zero() {
     let masters = start_masters(1);
-    let held = masters[0].command(&["SET", "r", "somebody else"]);
-    held.expect("a reply");
+    let set_reply = masters[0].command(&["SET", "r", "somebody else"]);
+    set_reply.expect("a reply");
     let keys = ["", "", "", ""];
     let Some(screen) = at_a_terminal(
         &masters,
@@ -96,15 +96,15 @@ fn ctrl_c_ends_the_command() {
 #[test]
 fn ctrl_backslash_or_kill_ends_a_command_that_ignores_ctrl_c() {
     let masters = start_masters(1);
-    let line = "quorate run r -- sh -c \"trap '' INT; while :; do read x; done\"";
+    let command_line = "quorate run r -- sh -c \"trap '' INT; while :; do read x; done\"";
     for end in [&["\x1c"][..], &["\x1a", "kill %1; fg\n", "\n"]] {
         let keys = [&["one\n", "\x03", "\x03", "two\n"], end].concat();
-        let Some(screen) = at_a_terminal(&masters, line, &keys) else {
+        let Some(screen) = at_a_terminal(&masters, command_line, &keys) else {
             return;
         };
         assert!(!screen.contains("second Ctrl-C"), "{screen}");
-        let mut words = ["code=131", "code=143", "Terminated"].into_iter();
-        let has_ended = words.any(|words| screen.contains(words));
+        let mut expected_texts = ["code=131", "code=143", "Terminated"].into_iter();
+        let has_ended = expected_texts.any(|text| screen.contains(text));
         assert!(has_ended, "{end:?}: {screen}");
     }
     let help = output_of(

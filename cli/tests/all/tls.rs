@@ -41,15 +41,15 @@ fn certificates(dir: &Path) -> bool {
 #[test]
 fn locks_work_on_masters_that_require_tls_and_client_certificates() {
     let dir = tempfile::tempdir().expect("a directory");
-    let file = |name: &str| dir.path().join(name);
+    let path_of = |name: &str| dir.path().join(name);
     if !certificates(dir.path()) {
         eprintln!("skipped: no openssl here");
         return;
     }
     let tls = Tls {
-        cert: file("one.pem"),
-        key: file("one.key"),
-        ca: file("ca.pem"),
+        cert: path_of("one.pem"),
+        key: path_of("one.key"),
+        ca: path_of("ca.pem"),
         client_certs: true,
     };
     let masters = match Masters::start_with(3, |_| ServerOptions::new().tls(tls.clone())) {
@@ -69,9 +69,9 @@ fn locks_work_on_masters_that_require_tls_and_client_certificates() {
             .env("QUORATE_RESTART_GUARD", "off");
         if certificates {
             command
-                .env("QUORATE_CA_FILE", file("ca.pem"))
-                .env("QUORATE_CLIENT_CERT", file("one.pem"))
-                .env("QUORATE_CLIENT_KEY", file("one.key"));
+                .env("QUORATE_CA_FILE", path_of("ca.pem"))
+                .env("QUORATE_CLIENT_CERT", path_of("one.pem"))
+                .env("QUORATE_CLIENT_KEY", path_of("one.key"));
         }
         output_of(command.args(args))
     };
@@ -88,7 +88,7 @@ fn locks_work_on_masters_that_require_tls_and_client_certificates() {
     assert!(output.stderr.contains("ca_file"), "{output:?}");
     let doctor = quorate(false, &["doctor"]);
     assert!(doctor.stdout.contains("ca_file"), "{doctor:?}");
-    a_process_that_had_no_connection_does_not_wait(&masters, &file("ca.pem"));
+    a_process_that_had_no_connection_does_not_wait(&masters, &path_of("ca.pem"));
     let half = output_of(quorate_command().args([
         "run",
         "--masters",
@@ -127,29 +127,29 @@ fn a_process_that_had_no_connection_does_not_wait(masters: &Masters, ca: &Path) 
 
 #[test]
 fn client_checks_the_certificate_of_a_database_before_it_logs_in() {
-    let test = "client_checks_the_certificate_of_a_database_before_it_logs_in";
+    let test_name = "client_checks_the_certificate_of_a_database_before_it_logs_in";
     if let Err(why) = MariaDb::available() {
-        return not_run(test, &why.to_string());
+        return not_run(test_name, &why.to_string());
     }
     let (dir, other) = (
         tempfile::tempdir().expect("a directory"),
         tempfile::tempdir().expect("a directory"),
     );
     if !certificates(dir.path()) || !certificates(other.path()) {
-        return not_run(test, "no openssl here");
+        return not_run(test_name, "no openssl here");
     }
-    let file = |name: &str| dir.path().join(name).display().to_string();
+    let path_of = |name: &str| dir.path().join(name).display().to_string();
     let options = MariaDbOptions::new()
-        .arg(format!("--ssl-cert={}", file("one.pem")))
-        .arg(format!("--ssl-key={}", file("one.key")))
+        .arg(format!("--ssl-cert={}", path_of("one.pem")))
+        .arg(format!("--ssl-key={}", path_of("one.key")))
         .arg("--require_secure_transport=ON");
     let server = MariaDb::start(options).unwrap_or_else(|error| panic!("{error}"));
-    let plain = server.url_of("locks:s3cret", "locks");
+    let plain_url = server.url_of("locks:s3cret", "locks");
     server
         .sql("CREATE USER locks@127.0.0.1 IDENTIFIED BY 's3cret'; GRANT ALL ON *.* TO locks@127.0.0.1")
         .unwrap_or_else(|error| panic!("{error}"));
-    let secure = plain.replace("mysql://", "mysqls://");
-    let trusted = format!("{secure}?ca={}&timeout=2s", file("ca.pem"));
+    let secure = plain_url.replace("mysql://", "mysqls://");
+    let trusted = format!("{secure}?ca={}&timeout=2s", path_of("ca.pem"));
     let prepare_run = output_of(quorate_command().args(["prepare-server", &trusted]));
     assert_eq!(prepare_run.code, Some(0), "{prepare_run:?}");
     let run = |master: &str| {
@@ -165,14 +165,14 @@ fn client_checks_the_certificate_of_a_database_before_it_logs_in() {
     assert_eq!(held_run.code, Some(0), "{held_run:?}");
     let foreign_ca = other.path().join("ca.pem");
     let wrong = format!("{secure}?ca={}&timeout=2s", foreign_ca.display());
-    let missing = format!("{secure}?ca=/no/such/file&timeout=2s");
+    let missing_file_url = format!("{secure}?ca=/no/such/file&timeout=2s");
     let by_web = format!("{secure}?timeout=2s");
     for (master, code, expected_text) in [
         (&wrong, 69, "certificate"),
         (&by_web, 69, "certificate"),
-        (&missing, 64, "/no/such/file"),
+        (&missing_file_url, 64, "/no/such/file"),
         // MariaDB refuses a login without encryption. Its error says only "denied".
-        (&plain, 69, "denied"),
+        (&plain_url, 69, "denied"),
     ] {
         let refused_run = run(master);
         assert_eq!(refused_run.code, Some(code), "{master}: {refused_run:?}");
@@ -185,19 +185,19 @@ fn client_checks_the_certificate_of_a_database_before_it_logs_in() {
 
 #[test]
 fn database_user_that_requires_a_certificate_logs_in_with_cert_and_key() {
-    let test = "database_user_that_requires_a_certificate_logs_in_with_cert_and_key";
+    let test_name = "database_user_that_requires_a_certificate_logs_in_with_cert_and_key";
     if let Err(why) = MariaDb::available() {
-        return not_run(test, &why.to_string());
+        return not_run(test_name, &why.to_string());
     }
     let dir = tempfile::tempdir().expect("a directory");
     if !certificates(dir.path()) {
-        return not_run(test, "no openssl here");
+        return not_run(test_name, "no openssl here");
     }
-    let file = |name: &str| dir.path().join(name).display().to_string();
+    let path_of = |name: &str| dir.path().join(name).display().to_string();
     let options = MariaDbOptions::new()
-        .arg(format!("--ssl-ca={}", file("ca.pem")))
-        .arg(format!("--ssl-cert={}", file("one.pem")))
-        .arg(format!("--ssl-key={}", file("one.key")));
+        .arg(format!("--ssl-ca={}", path_of("ca.pem")))
+        .arg(format!("--ssl-cert={}", path_of("one.pem")))
+        .arg(format!("--ssl-key={}", path_of("one.key")));
     let server = MariaDb::start(options).unwrap_or_else(|error| panic!("{error}"));
     server
         .sql("CREATE USER locks@127.0.0.1 IDENTIFIED BY 's3cret' REQUIRE X509; GRANT ALL ON *.* TO locks@127.0.0.1")
@@ -205,9 +205,9 @@ fn database_user_that_requires_a_certificate_logs_in_with_cert_and_key() {
     let url = server
         .url_of("locks:s3cret", "locks")
         .replace("mysql://", "mysqls://");
-    let url = format!("{url}?timeout=2s&ca={}", file("ca.pem"));
-    let with = |cert: &str, key: &str| format!("{url}&cert={}&key={}", file(cert), file(key));
-    let own = with("one.pem", "one.key");
+    let url = format!("{url}?timeout=2s&ca={}", path_of("ca.pem"));
+    let with = |cert: &str, key: &str| format!("{url}&cert={}&key={}", path_of(cert), path_of(key));
+    let own_url = with("one.pem", "one.key");
     let run = |master: &str, args: &[&str]| {
         let mut command = quorate_command();
         command.env("QUORATE_MASTERS", master);
@@ -216,18 +216,22 @@ fn database_user_that_requires_a_certificate_logs_in_with_cert_and_key() {
         assert!(!run.stderr.contains("s3cret"), "{run:?}");
         run
     };
-    let prepared_run = run("", &["prepare-server", &own]);
+    let prepared_run = run("", &["prepare-server", &own_url]);
     assert_eq!(prepared_run.code, Some(0), "{prepared_run:?}");
-    let lock = ["run", "--wait", "3s", "r", "--", "true"];
-    let held_run = run(&own, &lock);
+    let lock_args = ["run", "--wait", "3s", "r", "--", "true"];
+    let held_run = run(&own_url, &lock_args);
     assert_eq!(held_run.code, Some(0), "{held_run:?}");
     for (master, code, expected_text) in [
         (&url, 69, "?cert= and ?key="),
-        (&format!("{url}&cert={}", file("one.pem")), 64, "together"),
+        (
+            &format!("{url}&cert={}", path_of("one.pem")),
+            64,
+            "together",
+        ),
         (&with("one.pem", "no.key"), 64, "no.key"),
         (&with("one.pem", "ext"), 64, "no private key in PEM form"),
     ] {
-        let refused_run = run(master, &lock);
+        let refused_run = run(master, &lock_args);
         assert_eq!(refused_run.code, Some(code), "{master}: {refused_run:?}");
         assert!(
             refused_run.stderr.contains(expected_text),
@@ -258,12 +262,12 @@ impl HolderAndWaiter {
             run.stdout(Stdio::piped()).stderr(Stdio::piped());
             run.spawn().expect("starts")
         };
-        let held = format!(
+        let held_script = format!(
             "touch {}; while [ ! -e {} ]; do sleep 0.05; done",
             ready.display(),
             stop.display()
         );
-        let holder = run("20s", &held);
+        let holder = run("20s", &held_script);
         wait_until("the lock is held", || ready.exists());
         let waiter = run("120s", "true");
         // The waiter has found the lock held, and its connections are open.
@@ -283,9 +287,9 @@ impl HolderAndWaiter {
 }
 
 fn wait_until(condition: &str, mut is_met: impl FnMut() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !is_met() {
-        assert!(Instant::now() < limit, "timed out: {condition}");
+        assert!(Instant::now() < deadline, "timed out: {condition}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -294,9 +298,9 @@ fn wait_until(condition: &str, mut is_met: impl FnMut() -> bool) {
 /// one step.
 fn install(source: &Path, target: &Path) {
     for name in ["ca.pem", "one.pem", "one.key"] {
-        let new = target.join(format!("{name}.new"));
-        std::fs::copy(source.join(name), &new).expect("copied");
-        std::fs::rename(new, target.join(name)).expect("renamed");
+        let new_path = target.join(format!("{name}.new"));
+        std::fs::copy(source.join(name), &new_path).expect("copied");
+        std::fs::rename(new_path, target.join(name)).expect("renamed");
     }
 }
 
@@ -337,16 +341,16 @@ fn replace_all(
 
 #[test]
 fn locks_survive_the_replacement_of_all_certificates_of_redis_masters() {
-    let test = "locks_survive_the_replacement_of_all_certificates_of_redis_masters";
+    let test_name = "locks_survive_the_replacement_of_all_certificates_of_redis_masters";
     let [live, other] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
     if !certificates(live.path()) || !certificates(other.path()) {
-        return not_run(test, "no openssl here");
+        return not_run(test_name, "no openssl here");
     }
-    let file = |name: &str| live.path().join(name);
+    let path_of = |name: &str| live.path().join(name);
     let tls = Tls {
-        cert: file("one.pem"),
-        key: file("one.key"),
-        ca: file("ca.pem"),
+        cert: path_of("one.pem"),
+        key: path_of("one.key"),
+        ca: path_of("ca.pem"),
         client_certs: true,
     };
     let masters = match Masters::start_with(3, |_| ServerOptions::new().tls(tls.clone())) {
@@ -354,31 +358,31 @@ fn locks_survive_the_replacement_of_all_certificates_of_redis_masters() {
         Err(Error::Exited { log, .. })
             if log.contains("tls-port") || log.contains("TLS support") =>
         {
-            return not_run(test, "this server does not support TLS");
+            return not_run(test_name, "this server does not support TLS");
         }
         Err(error) => panic!("{error}"),
     };
-    let path = |name: &str| file(name).display().to_string();
+    let path_text = |name: &str| path_of(name).display().to_string();
     let variables = [
         ("QUORATE_MASTERS", masters.urls().join(",")),
         ("QUORATE_RESTART_GUARD", "off".to_owned()),
-        ("QUORATE_CA_FILE", path("ca.pem")),
-        ("QUORATE_CLIENT_CERT", path("one.pem")),
-        ("QUORATE_CLIENT_KEY", path("one.key")),
+        ("QUORATE_CA_FILE", path_text("ca.pem")),
+        ("QUORATE_CLIENT_CERT", path_text("one.pem")),
+        ("QUORATE_CLIENT_KEY", path_text("one.key")),
     ];
-    let locks = HolderAndWaiter::start(live.path(), &variables);
-    let each = |args: &[&str]| {
+    let holder_and_waiter = HolderAndWaiter::start(live.path(), &variables);
+    let send_to_each = |args: &[&str]| {
         for master in &masters {
             master.command(args).expect("a reply");
         }
     };
     let disconnect = || {
-        each(&["CLIENT", "KILL", "TYPE", "normal"]);
-        each(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        send_to_each(&["CLIENT", "KILL", "TYPE", "normal"]);
+        send_to_each(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     };
     let reload = || {
-        let [cert, key, ca] = ["one.pem", "one.key", "ca.pem"].map(path);
-        each(&[
+        let [cert, key, ca] = ["one.pem", "one.key", "ca.pem"].map(path_text);
+        send_to_each(&[
             "CONFIG",
             "SET",
             "tls-cert-file",
@@ -389,24 +393,30 @@ fn locks_survive_the_replacement_of_all_certificates_of_redis_masters() {
             &ca,
         ]);
     };
-    replace_all(live.path(), other.path(), locks, disconnect, reload);
+    replace_all(
+        live.path(),
+        other.path(),
+        holder_and_waiter,
+        disconnect,
+        reload,
+    );
 }
 
 #[test]
 fn locks_survive_the_replacement_of_all_certificates_of_a_database() {
-    let test = "locks_survive_the_replacement_of_all_certificates_of_a_database";
+    let test_name = "locks_survive_the_replacement_of_all_certificates_of_a_database";
     if let Err(why) = MariaDb::available() {
-        return not_run(test, &why.to_string());
+        return not_run(test_name, &why.to_string());
     }
     let [live, other] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
     if !certificates(live.path()) || !certificates(other.path()) {
-        return not_run(test, "no openssl here");
+        return not_run(test_name, "no openssl here");
     }
-    let file = |name: &str| live.path().join(name).display().to_string();
+    let path_of = |name: &str| live.path().join(name).display().to_string();
     let options = MariaDbOptions::new()
-        .arg(format!("--ssl-ca={}", file("ca.pem")))
-        .arg(format!("--ssl-cert={}", file("one.pem")))
-        .arg(format!("--ssl-key={}", file("one.key")));
+        .arg(format!("--ssl-ca={}", path_of("ca.pem")))
+        .arg(format!("--ssl-cert={}", path_of("one.pem")))
+        .arg(format!("--ssl-key={}", path_of("one.key")));
     let server = MariaDb::start(options).unwrap_or_else(|error| panic!("{error}"));
     let sql = |text: &str| server.sql(text).unwrap_or_else(|error| panic!("{error}"));
     sql(
@@ -414,22 +424,28 @@ fn locks_survive_the_replacement_of_all_certificates_of_a_database() {
     );
     let url = server.url_of("locks:s3cret", "locks");
     let url = url.replace("mysql://", "mysqls://");
-    let files = ["ca", "cert", "key"]
+    let option_files = ["ca", "cert", "key"]
         .iter()
         .zip(["ca.pem", "one.pem", "one.key"]);
-    let files: Vec<String> = files
-        .map(|(option, name)| format!("&{option}={}", file(name)))
+    let options: Vec<String> = option_files
+        .map(|(option, name)| format!("&{option}={}", path_of(name)))
         .collect();
-    let files = files.concat();
-    let url = format!("{url}?timeout=1s{files}");
+    let file_options = options.concat();
+    let url = format!("{url}?timeout=1s{file_options}");
     let prepared_run = output_of(quorate_command().args(["prepare-server", &url]));
     assert_eq!(prepared_run.code, Some(0), "{prepared_run:?}");
     let variables = [
         ("QUORATE_MASTERS", url),
         ("QUORATE_RESTART_GUARD", "off".to_owned()),
     ];
-    let locks = HolderAndWaiter::start(live.path(), &variables);
-    let disconnect = || drop(sql("KILL USER locks@127.0.0.1"));
+    let holder_and_waiter = HolderAndWaiter::start(live.path(), &variables);
+    let end_connections = || drop(sql("KILL USER locks@127.0.0.1"));
     let reload = || drop(sql("FLUSH SSL"));
-    replace_all(live.path(), other.path(), locks, disconnect, reload);
+    replace_all(
+        live.path(),
+        other.path(),
+        holder_and_waiter,
+        end_connections,
+        reload,
+    );
 }

@@ -45,19 +45,19 @@ fn quota_can_be_created_taken_read_and_dropped() {
         missing_run.stderr.contains("quorate quota create prizes N"),
         "{missing_run:?}"
     );
-    let words = |out: &str| (Some(0), out.to_owned());
+    let exit_0_with_stdout = |out: &str| (Some(0), out.to_owned());
     let code_and_stdout = |output: RunOutput| (output.code, output.stdout);
     assert_eq!(
         code_and_stdout(output_with(&masters, &["quota", "create", "prizes", "3"])),
-        words("3\n")
+        exit_0_with_stdout("3\n")
     );
     assert_eq!(
         code_and_stdout(output_with(&masters, &["quota", "take", "prizes"])),
-        words("2\n")
+        exit_0_with_stdout("2\n")
     );
     assert_eq!(
         code_and_stdout(output_with(&masters, &["quota", "left", "prizes"])),
-        words("2\n")
+        exit_0_with_stdout("2\n")
     );
     let sold_out = output_with(&masters, &["quota", "take", "prizes", "3"]);
     assert_eq!(
@@ -87,7 +87,7 @@ fn quota_can_be_created_taken_read_and_dropped() {
     assert_eq!(unsure_run.code, Some(64), "{unsure_run:?}");
     assert_eq!(
         code_and_stdout(output_with(&masters, &["quota", "drop", "prizes", "--yes"])),
-        words("")
+        exit_0_with_stdout("")
     );
     assert_eq!(
         output_with(&masters, &["quota", "left", "prizes"]).code,
@@ -147,17 +147,22 @@ fn signal_ends_a_waiting_quota_or_once_command_and_leaves_no_queue_entry() {
         &["quota", "take", "--wait", "forever", "r"][..],
         &["once", "--create", "r"],
     ] {
-        let mut waits = command_with(&masters, args);
-        let waits = waits.stderr(Stdio::piped()).stdout(Stdio::piped());
-        let waits = waits.spawn().expect("starts");
+        let mut waiting_command = command_with(&masters, args);
+        let piped_command = waiting_command
+            .stderr(Stdio::piped())
+            .stdout(Stdio::piped());
+        let waiting_child = piped_command.spawn().expect("starts");
         wait_until_held(&masters, "quorate:queue:r");
-        common::send_signal(&waits, "TERM");
-        let waits = wait_for_output(waits);
-        assert_eq!(waits.died_of, Some(15), "{waits:?}");
-        assert!(waits.stderr.contains("no lock is held"), "{waits:?}");
+        common::send_signal(&waiting_child, "TERM");
+        let waiting_output = wait_for_output(waiting_child);
+        assert_eq!(waiting_output.died_of, Some(15), "{waiting_output:?}");
+        assert!(
+            waiting_output.stderr.contains("no lock is held"),
+            "{waiting_output:?}"
+        );
         for master in &masters {
-            let line = master.command(&["EXISTS", "quorate:queue:r"]);
-            assert_eq!(line.expect("a reply").int(), Some(0), "{args:?}");
+            let queue_exists = master.command(&["EXISTS", "quorate:queue:r"]);
+            assert_eq!(queue_exists.expect("a reply").int(), Some(0), "{args:?}");
         }
     }
     somebody(&["DEL", "r"]);
@@ -168,14 +173,14 @@ fn signal_ends_a_waiting_quota_or_once_command_and_leaves_no_queue_entry() {
 }
 
 /// A period of `quorate once` that does not end during a test.
-const LONG: &str = "3650d";
+const LONG_PERIOD: &str = "3650d";
 
 #[test]
 fn quorate_once_on_several_machines_runs_its_command_once_per_period() {
     let masters = start_masters(3);
     let missing_run = output_with(
         &masters,
-        &["once", "--per", LONG, "nightly", "--", "echo", "ran"],
+        &["once", "--per", LONG_PERIOD, "nightly", "--", "echo", "ran"],
     );
     assert_eq!(
         (missing_run.code, &*missing_run.stdout),
@@ -188,15 +193,15 @@ fn quorate_once_on_several_machines_runs_its_command_once_per_period() {
     );
     let created_run = output_with(&masters, &["once", "--create", "nightly"]);
     assert_eq!(created_run.code, Some(0), "{created_run:?}");
-    let start = |_| {
-        let words = ["once", "--per", LONG, "nightly", "--", "echo", "ran"];
+    let start_once = |_| {
+        let words = ["once", "--per", LONG_PERIOD, "nightly", "--", "echo", "ran"];
         let mut command = command_with(&masters, &words);
         command.stdout(Stdio::piped());
         command.stderr(Stdio::piped());
         command.spawn().expect("starts")
     };
-    let machines: Vec<_> = (0..6).map(start).collect();
-    let outputs: Vec<RunOutput> = machines.into_iter().map(wait_for_output).collect();
+    let once_children: Vec<_> = (0..6).map(start_once).collect();
+    let outputs: Vec<RunOutput> = once_children.into_iter().map(wait_for_output).collect();
     assert!(
         outputs.iter().all(|output| output.code == Some(0)),
         "{outputs:?}"
@@ -219,16 +224,16 @@ fn option_done_exit_code_distinguishes_a_period_that_was_done_from_a_run() {
     let created_run = output_with(&masters, &["once", "--create", "job"]);
     assert_eq!(created_run.code, Some(0), "{created_run:?}");
     let dir = tempfile::tempdir().expect("a directory");
-    let file = dir.path().join("job.prom");
-    let once = |options: &[&str]| {
-        let mut words = vec!["once", "--quiet", "--per", LONG];
+    let metrics_file = dir.path().join("job.prom");
+    let once_command = |options: &[&str]| {
+        let mut words = vec!["once", "--quiet", "--per", LONG_PERIOD];
         words.extend(options);
         words.extend(["job", "--", "echo", "ran"]);
-        let mut once = command_with(&masters, &words);
-        once.env("QUORATE_METRICS_FILE", &file);
-        once
+        let mut command = command_with(&masters, &words);
+        command.env("QUORATE_METRICS_FILE", &metrics_file);
+        command
     };
-    let first_run = output_of(&mut once(&["--done-exit-code", "3"]));
+    let first_run = output_of(&mut once_command(&["--done-exit-code", "3"]));
     assert_eq!(
         (first_run.code, &*first_run.stdout),
         (Some(0), "ran\n"),
@@ -239,7 +244,7 @@ fn option_done_exit_code_distinguishes_a_period_that_was_done_from_a_run() {
         (&[][..], Some("4"), 4),
         (&[][..], None, 0),
     ] {
-        let mut again_run = once(options);
+        let mut again_run = once_command(options);
         again_run.envs(variable.map(|code| ("QUORATE_DONE_EXIT_CODE", code)));
         let again_run = output_of(&mut again_run);
         assert_eq!(
@@ -247,7 +252,7 @@ fn option_done_exit_code_distinguishes_a_period_that_was_done_from_a_run() {
             (Some(code), "", ""),
             "{options:?} {variable:?}"
         );
-        let metrics = std::fs::read_to_string(&file).expect("metrics");
+        let metrics = std::fs::read_to_string(&metrics_file).expect("metrics");
         let not_due = r#"quorate_run_outcome{resource="job",outcome="not_due"} 1"#;
         assert!(metrics.contains(not_due), "{metrics}");
     }
@@ -261,22 +266,22 @@ fn quorate_once_repeats_a_failed_command_only_with_the_option_at_least() {
             output_with(&masters, &["once", "--create", name]).code,
             Some(0)
         );
-        let once = |command: &[&str]| {
-            let mut words = vec!["once", "--per", LONG];
+        let run_once = |command: &[&str]| {
+            let mut words = vec!["once", "--per", LONG_PERIOD];
             words.extend(at_least.then_some("--at-least"));
             words.extend([name, "--"]);
             words.extend(command);
             output_with(&masters, &words)
         };
-        assert_eq!(once(&["sh", "-c", "exit 7"]).code, Some(7));
-        let again_run = once(&["echo", "ran"]);
+        assert_eq!(run_once(&["sh", "-c", "exit 7"]).code, Some(7));
+        let again_run = run_once(&["echo", "ran"]);
         assert_eq!(again_run.code, Some(0), "{again_run:?}");
         assert_eq!(
             again_run.stdout,
             if at_least { "ran\n" } else { "" },
             "{again_run:?}"
         );
-        assert_eq!(once(&["echo", "ran"]).stdout, "");
+        assert_eq!(run_once(&["echo", "ran"]).stdout, "");
     }
 }
 
@@ -287,18 +292,18 @@ fn quorate_once_reports_a_failed_command_and_its_next_run_even_with_the_option_q
         output_with(&masters, &["once", "--create", "r"]).code,
         Some(0)
     );
-    let once = |more: &[&str], line: &str| {
+    let run_once = |more: &[&str], line: &str| {
         let words = &["once", "-q", "--per", "day"][..];
         let words = [words, more, &["r", "--shell", line]].concat();
         output_with(&masters, &words)
     };
-    let failed_run = once(&["--at-least"], "exit 7");
+    let failed_run = run_once(&["--at-least"], "exit 7");
     assert_eq!(failed_run.code, Some(7), "{failed_run:?}");
     assert_eq!(failed_run.stderr.lines().count(), 1, "{failed_run:?}");
     let expected_text =
         "'r' failed with exit code 7; the next call in this period runs it again (--at-least)";
     assert!(failed_run.stderr.contains(expected_text), "{failed_run:?}");
-    let failed_run = once(&[], "exit 3");
+    let failed_run = run_once(&[], "exit 3");
     assert_eq!(failed_run.code, Some(3), "{failed_run:?}");
     assert_eq!(failed_run.stderr.lines().count(), 1, "{failed_run:?}");
     let expected_text = "'r' failed with exit code 3; it does not run again before ";
@@ -377,26 +382,29 @@ fn quorate_once_does_not_run_its_command_if_the_period_ended_during_the_wait() {
     while into(now()) > 1_000 {
         std::thread::sleep(Duration::from_millis(50));
     }
-    let (begun, since) = (now(), into(now()) as u64);
-    let next = begun + period.saturating_sub(Duration::from_millis(since));
-    let start = |line: &str| {
+    let (checked_at, since) = (now(), into(now()) as u64);
+    let next_period_at = checked_at + period.saturating_sub(Duration::from_millis(since));
+    let start_once = |line: &str| {
         let words = ["once", "--per", "6s", "r", "--shell", line];
         let mut command = command_with(&masters, &words);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("starts")
     };
-    let first = start("echo ran; sleep 7");
+    let first = start_once("echo ran; sleep 7");
     wait_until_held(&masters, "r");
-    let second = start("echo ran");
+    let second = start_once("echo ran");
     wait_until_held(&masters, "quorate:queue:r");
-    assert!(now() < next, "this machine is too slow for this test");
+    assert!(
+        now() < next_period_at,
+        "this machine is too slow for this test"
+    );
     let outputs = [wait_for_output(first), wait_for_output(second)];
     assert_eq!(
         (&*outputs[0].stdout, &*outputs[1].stdout),
         ("ran\n", ""),
         "{outputs:?}"
     );
-    let third_run = wait_for_output(start("echo ran"));
+    let third_run = wait_for_output(start_once("echo ran"));
     assert_eq!(
         third_run.stdout, "ran\n",
         "the command must run again in the next period: {third_run:?} {outputs:?}"
@@ -412,48 +420,57 @@ fn quorate_once_status_shows_when_and_where_the_command_ran_and_its_outcome() {
     let status = || {
         let output = output_with(
             &masters,
-            &["once", "--status", "--json", "--per", LONG, "r"],
+            &["once", "--status", "--json", "--per", LONG_PERIOD, "r"],
         );
         assert_eq!(output.code, Some(0), "{output:?}");
         serde_json::from_str::<serde_json::Value>(&output.stdout).expect("JSON")
     };
-    let once = |more: &[&str], line: &str| {
-        let words = [&["once", "--per", LONG][..], more, &["r", "--shell", line]].concat();
+    let start_once = |more: &[&str], line: &str| {
+        let words = [
+            &["once", "--per", LONG_PERIOD][..],
+            more,
+            &["r", "--shell", line],
+        ]
+        .concat();
         let mut command = command_with(&masters, &words);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::piped()).spawn().expect("starts")
     };
-    let never = status();
+    let never_run_status = status();
     assert_eq!(
-        (&never["state"], &never["done"]),
+        (&never_run_status["state"], &never_run_status["done"]),
         (&"never".into(), &false.into()),
-        "{never}"
+        "{never_run_status}"
     );
-    let failed_run = wait_for_output(once(&["--at-least"], "exit 7"));
+    let failed_run = wait_for_output(start_once(&["--at-least"], "exit 7"));
     assert_eq!(failed_run.code, Some(7), "{failed_run:?}");
-    let failed = status();
+    let failed_status = status();
     assert_eq!(
-        (&failed["state"], &failed["done"]),
+        (&failed_status["state"], &failed_status["done"]),
         (&"failed".into(), &false.into()),
-        "{failed}"
+        "{failed_status}"
     );
-    assert_eq!(failed["run"]["exit_code"], 7, "{failed}");
-    let mut runs = once(&[], "read line; exit 3");
+    assert_eq!(failed_status["run"]["exit_code"], 7, "{failed_status}");
+    let mut running_child = start_once(&[], "read line; exit 3");
     wait_until_held(&masters, "quorate:note:r");
-    let held = status();
-    assert_eq!(held["state"], "held", "{held}");
-    let pid = format!("pid {},", runs.id());
+    let held_status = status();
+    assert_eq!(held_status["state"], "held", "{held_status}");
+    let pid = format!("pid {},", running_child.id());
     assert!(
-        held["holder"]
+        held_status["holder"]
             .as_str()
             .is_some_and(|holder| holder.contains(&pid)),
-        "{held} {pid}"
+        "{held_status} {pid}"
     );
-    assert_eq!(held["run"]["pid"], runs.id(), "{held}");
-    assert!(held["run"]["began"].is_string(), "{held}");
-    drop(runs.stdin.take());
-    let pid = runs.id();
-    assert_eq!(wait_for_output(runs).code, Some(3));
+    assert_eq!(
+        held_status["run"]["pid"],
+        running_child.id(),
+        "{held_status}"
+    );
+    assert!(held_status["run"]["began"].is_string(), "{held_status}");
+    drop(running_child.stdin.take());
+    let pid = running_child.id();
+    assert_eq!(wait_for_output(running_child).code, Some(3));
     let ended = status();
     assert_eq!(
         (&ended["state"], &ended["done"]),
@@ -483,7 +500,7 @@ fn quorate_once_status_prints_the_exit_code_and_process_of_the_last_run() {
     );
     let status_run = output_with(&masters, &["once", "--status", "r"]);
     assert_eq!(status_run.stdout, "has never run\n", "{status_run:?}");
-    let words = ["once", "--per", LONG, "r", "--shell", "exit 3"];
+    let words = ["once", "--per", LONG_PERIOD, "r", "--shell", "exit 3"];
     let runs = command_with(&masters, &words).spawn().expect("starts");
     let pid = runs.id();
     assert_eq!(wait_for_output(runs).code, Some(3));
@@ -503,26 +520,34 @@ fn quorate_once_status_shows_the_last_completed_run_after_a_crashed_run() {
         output_with(&masters, &["once", "--create", "r"]).code,
         Some(0)
     );
-    let start = |line: &str| {
-        let words = ["once", "--per", LONG, "--at-least", "r", "--shell", line];
+    let start_once = |line: &str| {
+        let words = [
+            "once",
+            "--per",
+            LONG_PERIOD,
+            "--at-least",
+            "r",
+            "--shell",
+            line,
+        ];
         let mut command = command_with(&masters, &words);
         command.env("QUORATE_TTL", "2s").stdin(Stdio::piped());
         command.spawn().expect("starts")
     };
-    assert_eq!(wait_for_output(start("exit 7")).code, Some(7));
-    let crashes = start("read line");
+    assert_eq!(wait_for_output(start_once("exit 7")).code, Some(7));
+    let crashes = start_once("read line");
     wait_until_held(&masters, "quorate:note:r");
     common::send_signal(&crashes, "KILL");
     wait_for_output(crashes);
     wait_until("the lock has expired", || {
         let output = output_with(&masters, &["once", "--status", "r"]);
         assert_eq!(output.code, Some(0), "{output:?}");
-        let shown = output
+        let shows_last_run = output
             .stdout
             .starts_with("the last run that ended had exit code 7\n");
-        let held = output.stdout.contains("running");
-        assert!(shown || held, "{output:?}");
-        shown
+        let shows_running = output.stdout.contains("running");
+        assert!(shows_last_run || shows_running, "{output:?}");
+        shows_last_run
     });
 }
 
@@ -533,31 +558,31 @@ fn quorate_once_warns_if_the_success_of_its_command_cannot_be_recorded() {
         output_with(&masters, &["once", "--create", "r"]).code,
         Some(0)
     );
-    let words = ["once", "--per", LONG, "r", "--shell", "read line"];
-    let mut runs = command_with(&masters, &words);
-    let runs = runs.stdin(Stdio::piped()).stderr(Stdio::piped());
-    let mut runs = runs.spawn().expect("starts");
+    let words = ["once", "--per", LONG_PERIOD, "r", "--shell", "read line"];
+    let mut once_command = command_with(&masters, &words);
+    let piped_command = once_command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut once_child = piped_command.spawn().expect("starts");
     wait_until_held(&masters, "quorate:note:r");
-    let mut next = quorate_run(&masters, &["r"], &["cat"]);
-    let mut next = next.stdin(Stdio::piped()).spawn().expect("starts");
+    let mut next_command = quorate_run(&masters, &["r"], &["cat"]);
+    let mut next_child = next_command.stdin(Stdio::piped()).spawn().expect("starts");
     wait_until_held(&masters, "quorate:queue:r");
-    let stdin = runs.stdin.take();
+    let stdin = once_child.stdin.take();
     std::io::Write::write_all(&mut stdin.expect("piped"), b"line\n").expect("written");
-    let output = wait_for_output(runs);
+    let output = wait_for_output(once_child);
     assert_eq!(output.code, Some(0), "{output:?}");
     assert!(
         output.stderr.contains("warning: ")
             && output.stderr.contains("could not record this exit code"),
         "{output:?}"
     );
-    drop(next.stdin.take());
-    assert_eq!(wait_for_output(next).code, Some(0));
-    let shown = output_with(&masters, &["once", "--status", "r"]);
+    drop(next_child.stdin.take());
+    assert_eq!(wait_for_output(next_child).code, Some(0));
+    let once_status = output_with(&masters, &["once", "--status", "r"]);
     assert!(
-        shown
+        once_status
             .stdout
             .starts_with("the end of the last run was not recorded"),
-        "{shown:?}"
+        "{once_status:?}"
     );
 }
 
@@ -638,8 +663,8 @@ fn quorate_once_leaves_the_period_unused_if_its_command_cannot_be_started() {
         output_with(&masters, &["once", "--create", "r"]).code,
         Some(0)
     );
-    let once = |command: &[&str]| {
-        let words = ["once", "--per", LONG, "r", "--"];
+    let run_once = |command: &[&str]| {
+        let words = ["once", "--per", LONG_PERIOD, "r", "--"];
         output_with(&masters, &[&words, command].concat())
     };
     let dir = tempfile::tempdir().expect("a directory");
@@ -653,7 +678,7 @@ fn quorate_once_leaves_the_period_unused_if_its_command_cannot_be_started() {
         ("/etc/passwd", 126, "denied"),
         (script.to_str().expect("text"), 127, "command not found"),
     ] {
-        let output = once(&[command]);
+        let output = run_once(&[command]);
         assert_eq!(output.code, Some(code), "{output:?}");
         assert!(
             output.stderr.contains(command) && output.stderr.contains(why),
@@ -662,8 +687,8 @@ fn quorate_once_leaves_the_period_unused_if_its_command_cannot_be_started() {
         assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
         assert_tidy(&masters, "r");
     }
-    assert_eq!(once(&["echo", "ran"]).stdout, "ran\n");
-    assert_eq!(once(&["echo", "ran"]).stdout, "");
+    assert_eq!(run_once(&["echo", "ran"]).stdout, "ran\n");
+    assert_eq!(run_once(&["echo", "ran"]).stdout, "");
 }
 
 /// The length of the longest argument list, in bytes, with which `quorate once` can be started for the command
@@ -688,7 +713,7 @@ fn longest_words(masters: &Masters) -> usize {
 fn once_with_long_words(masters: &Masters, name: &str, length: usize) -> Command {
     // The kernel limits a single argument to 128 KiB.
     let chunk = 100_000;
-    let mut once = command_with(masters, &["once", "--per", LONG, name, "--", "echo"]);
+    let mut once = command_with(masters, &["once", "--per", LONG_PERIOD, name, "--", "echo"]);
     // A long path of the binary must not take more space than the variables that `quorate` adds.
     once.arg0("quorate");
     once.args(std::iter::repeat_n("x".repeat(chunk), length / chunk));
@@ -704,9 +729,12 @@ fn quorate_once_leaves_the_period_unused_if_this_machine_cannot_prepare_the_comm
         Some(0)
     );
     let no_folder = output_of(
-        command_with(&masters, &["once", "--per", LONG, "--output-on-failure"])
-            .args(["r", "--", "echo", "ran"])
-            .env("TMPDIR", "/no/such/folder"),
+        command_with(
+            &masters,
+            &["once", "--per", LONG_PERIOD, "--output-on-failure"],
+        )
+        .args(["r", "--", "echo", "ran"])
+        .env("TMPDIR", "/no/such/folder"),
     );
     // Without the variables that `quorate` adds for the command, the arguments just fit.
     let length = longest_words(&masters);
@@ -727,7 +755,7 @@ fn quorate_once_leaves_the_period_unused_if_this_machine_cannot_prepare_the_comm
         );
         assert_tidy(&masters, "r");
     }
-    let words = ["once", "--per", LONG, "r", "--", "echo", "ran"];
+    let words = ["once", "--per", LONG_PERIOD, "r", "--", "echo", "ran"];
     let next_run = output_with(&masters, &words);
     assert_eq!(
         (next_run.code, &*next_run.stdout),
@@ -756,12 +784,12 @@ fn quorate_once_reports_a_used_period_if_the_kernel_cannot_execute_the_file() {
         std::fs::set_permissions(path, executable.clone())
             .expect("the test must be able to make the file executable");
     }
-    let once = |command: &str| {
+    let run_once = |command: &str| {
         let words = ["once", "-q", "--per", "day", "r", "--", command];
         output_with(&masters, &words)
     };
     let file = file.to_str().expect("text");
-    let output = once(file);
+    let output = run_once(file);
     assert_eq!(output.code, Some(127), "{output:?}");
     for text in [
         "'r' failed with exit code 127; it does not run again before ",
@@ -805,12 +833,12 @@ fn quorate_once_warns_even_with_quiet_if_a_call_with_other_options_has_used_the_
         output_with(&masters, &["once", "--create", "r"]).code,
         Some(0)
     );
-    let once = |options: &[&str]| {
+    let start_once = |options: &[&str]| {
         let words = [&["once"], options, &["r", "--", "echo", "ran"]].concat();
         output_with(&masters, &words)
     };
-    assert_eq!(once(&["--per", LONG]).stdout, "ran\n");
-    let done = once(&["--per", LONG]);
+    assert_eq!(start_once(&["--per", LONG_PERIOD]).stdout, "ran\n");
+    let done = start_once(&["--per", LONG_PERIOD]);
     for text in [
         "already started in this period (at most once per period); the last run began 2",
         " (pid ",
@@ -819,12 +847,12 @@ fn quorate_once_warns_even_with_quiet_if_a_call_with_other_options_has_used_the_
     ] {
         assert!(done.stderr.contains(text), "{done:?}");
     }
-    let silent = once(&["-q", "--per", LONG]);
+    let silent = start_once(&["-q", "--per", LONG_PERIOD]);
     assert_eq!((silent.code, &*silent.stderr), (Some(0), ""), "{silent:?}");
 
     // No period of ten years begins at the begin of a period of 7 minutes that is running now.
-    assert_eq!(once(&["--per", "7m"]).stdout, "ran\n");
-    let done = once(&["-q", "--per", LONG]);
+    assert_eq!(start_once(&["--per", "7m"]).stdout, "ran\n");
+    let done = start_once(&["-q", "--per", LONG_PERIOD]);
     assert_eq!((done.code, &*done.stdout), (Some(0), ""), "{done:?}");
     assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
     let warning = "no period with this --per, --at and --tz begins then";
@@ -853,7 +881,12 @@ fn quorate_once_terminated_before_its_record_is_written_leaves_the_period_unused
             .spawn();
         let before = before.expect("starts");
         wait_until_held(&masters, "quorate:note:r");
-        let words = [&["once", "--per", LONG], more, &["r", "--", "echo", "ran"]].concat();
+        let words = [
+            &["once", "--per", LONG_PERIOD],
+            more,
+            &["r", "--", "echo", "ran"],
+        ]
+        .concat();
         let mut once = command_with(&masters, &words);
         let once = once.stderr(Stdio::piped()).stdout(Stdio::piped());
         let once = once
@@ -875,7 +908,10 @@ fn quorate_once_terminated_before_its_record_is_written_leaves_the_period_unused
         assert!(once.stderr.contains("nothing is recorded"), "{once:?}");
         assert_tidy(&masters, "r");
     }
-    let next_run = output_with(&masters, &["once", "--per", LONG, "r", "--", "echo", "ran"]);
+    let next_run = output_with(
+        &masters,
+        &["once", "--per", LONG_PERIOD, "r", "--", "echo", "ran"],
+    );
     assert_eq!(
         (next_run.code, &*next_run.stdout),
         (Some(0), "ran\n"),
@@ -896,7 +932,16 @@ fn quorate_once_with_the_option_try_exits_with_75_while_the_lock_is_held() {
     wait_until_held(&masters, "r");
     let tried_run = output_with(
         &masters,
-        &["once", "--try", "--per", LONG, "r", "--", "echo", "ran"],
+        &[
+            "once",
+            "--try",
+            "--per",
+            LONG_PERIOD,
+            "r",
+            "--",
+            "echo",
+            "ran",
+        ],
     );
     assert_eq!(
         (tried_run.code, &*tried_run.stdout),
@@ -987,7 +1032,7 @@ fn quorate_once_immediately_refuses_options_for_other_kinds_of_locks() {
         &["--owner", "me"],
         &["--reenter"],
     ] {
-        let begin = ["once", "--wait", "100ms", "--per", LONG];
+        let begin = ["once", "--wait", "100ms", "--per", LONG_PERIOD];
         let output = output_with(&masters, &[&begin, kind, &["r", "--", "true"]].concat());
         assert_eq!(output.code, Some(64), "{output:?}");
         assert!(output.stderr.contains(kind[0]), "{output:?}");

@@ -50,12 +50,13 @@ fn output_with_variable(name: &str, words: &[&str]) -> RunOutput {
 
 #[test]
 fn misspelt_environment_variable_is_reported_with_a_suggestion() {
-    let line = "quorate: warning: quorate has no variable QUORATE_TLL: did you mean QUORATE_TTL?\n";
+    let warning_line =
+        "quorate: warning: quorate has no variable QUORATE_TLL: did you mean QUORATE_TTL?\n";
     for words in [&["run", "r", "true"][..], &["status"], &["status", "r"]] {
         let output = output_with_variable("QUORATE_TLL", words);
         assert_eq!(
             (output.code, &*output.stderr),
-            (Some(0), line),
+            (Some(0), warning_line),
             "{output:?}"
         );
         let empty_run = output_of(
@@ -85,13 +86,17 @@ fn misspelt_environment_variable_is_reported_with_a_suggestion() {
 #[test]
 fn nested_quorate_does_not_warn_about_variables_set_by_the_outer_quorate() {
     let masters = start_masters(3);
-    let inner = env!("CARGO_BIN_EXE_quorate");
+    let quorate_path = env!("CARGO_BIN_EXE_quorate");
     for options in [&["--owner", "me"][..], &["--permits", "2"]] {
-        let outer = output_of(&mut quorate_run(
+        let outer_output = output_of(&mut quorate_run(
             &masters,
             &[options, &["r"]].concat(),
-            &[inner, "run", "another", "--", "true"],
+            &[quorate_path, "run", "another", "--", "true"],
         ));
-        assert_eq!((outer.code, &*outer.stderr), (Some(0), ""), "{outer:?}");
+        assert_eq!(
+            (outer_output.code, &*outer_output.stderr),
+            (Some(0), ""),
+            "{outer_output:?}"
+        );
     }
 }

@@ -39,8 +39,8 @@ pub(crate) fn variables_of(command: &str) -> Vec<String> {
     let folder = tempfile::tempdir().expect("a directory");
     let manual = output_of(quorate_command().args(["man", "--out"]).arg(folder.path()));
     assert_eq!(manual.code, Some(0), "{manual:?}");
-    let page = folder.path().join(format!("quorate-{command}.1"));
-    let page = std::fs::read_to_string(page).expect("a page");
+    let page_path = folder.path().join(format!("quorate-{command}.1"));
+    let page = std::fs::read_to_string(page_path).expect("a page");
     let names = page.split(".TP\n\\fB").skip(1).filter_map(|row| {
         let (name, rest) = row.split_once("\\fR\nas ")?;
         (!name.contains('\n') && !rest.is_empty()).then(|| name.to_owned())
@@ -122,8 +122,8 @@ pub(crate) fn send_signal(child: &Child, name: &str) {
 
 /// Returns a unique number of seconds for `sleep`. A test finds its processes by this number in their command lines.
 pub(crate) fn unique_marker() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    static NEXT_MARKER: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT_MARKER.fetch_add(1, Ordering::Relaxed);
     format!("1000.{:07}{n:03}", std::process::id())
 }
 
