@@ -64,7 +64,7 @@ impl BadUrl {
     /// The URL with this number.
     pub fn of(seed: u64) -> Self {
         let mut state = seed;
-        let draw = move |limit: usize| {
+        let draw_below = move |limit: usize| {
             // SplitMix64.
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut bits = state;
@@ -72,7 +72,7 @@ impl BadUrl {
             bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
             (bits ^ (bits >> 31)) as usize % limit
         };
-        Self::drawn(draw)
+        Self::drawn(draw_below)
     }
 
     /// The URL that follows from these choices. `draw` returns a number below its argument.

@@ -49,7 +49,7 @@ pub(crate) struct FlowStats {
 
 impl Stats {
     pub(crate) fn read(&self) -> Counters {
-        let flow = |stats: &FlowStats| Flow {
+        let flow_of = |stats: &FlowStats| Flow {
             received: stats.received.load(Ordering::Relaxed),
             delivered: stats.delivered.load(Ordering::Relaxed),
             dropped: stats.dropped.load(Ordering::Relaxed),
@@ -58,8 +58,8 @@ impl Stats {
             accepted: self.accepted.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             open: self.open.load(Ordering::Relaxed),
-            to_server: flow(&self.to_server),
-            to_client: flow(&self.to_client),
+            to_server: flow_of(&self.to_server),
+            to_client: flow_of(&self.to_client),
         }
     }
 }

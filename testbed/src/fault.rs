@@ -270,12 +270,12 @@ mod tests {
         let ms = Duration::from_millis;
         let mut rules = Rules::default();
         rules.insert(Fault::latency(Way::Both, ms(5)));
-        let second = rules.insert(Fault::latency(Way::ToClient, ms(7)));
+        let second_id = rules.insert(Fault::latency(Way::ToClient, ms(7)));
         rules.insert(Fault::Hold(Way::ToServer));
         assert_eq!(rules.to_server.latency, ms(5));
         assert_eq!(rules.to_client.latency, ms(12));
-        assert!(rules.remove(second));
-        assert!(!rules.remove(second));
+        assert!(rules.remove(second_id));
+        assert!(!rules.remove(second_id));
         assert_eq!(
             rules.to_client,
             DirectionRules {

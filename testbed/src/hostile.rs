@@ -537,9 +537,9 @@ fn parse_command(bytes: &[u8]) -> io::Result<Option<(Command, usize)>> {
         else {
             return Ok(None);
         };
-        let line = &bytes[offset..offset + length];
+        let header_line = &bytes[offset..offset + length];
         offset += length + 1;
-        let digits = line
+        let digits = header_line
             .strip_prefix(&[kind])
             .and_then(|l| l.strip_suffix(b"\r"));
         let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());

@@ -268,19 +268,19 @@ impl<'a> Lane<'a> {
         if rules.hold {
             return Err(None);
         }
-        let first = &self.items.borrow()[0];
+        let first_item = &self.items.borrow()[0];
         let delay = rules
             .latency
-            .saturating_add(rules.jitter.mul_f64(first.jitter_share));
+            .saturating_add(rules.jitter.mul_f64(first_item.jitter_share));
         // If the due time is outside the clock's range, the item is never due.
-        let mut due = first.arrived_at.checked_add(delay).ok_or(None)?;
+        let mut due_at = first_item.arrived_at.checked_add(delay).ok_or(None)?;
         if let (Some(rate), Some((written_at, n))) = (rules.rate, last_write) {
-            due = due.max(written_at + Duration::from_secs_f64(n as f64 / rate as f64));
+            due_at = due_at.max(written_at + Duration::from_secs_f64(n as f64 / rate as f64));
         }
-        if due <= Instant::now() {
+        if due_at <= Instant::now() {
             Ok(())
         } else {
-            Err(Some(due))
+            Err(Some(due_at))
         }
     }
 

@@ -52,8 +52,8 @@ fn serve_login(stream: &mut TcpStream, plugin: &str, nonce: &[u8; 32]) -> io::Re
         answer = receive_packet(stream)?;
         sequence += 2;
     }
-    let denied = b"\xff\x15\x04#28000Access denied".as_slice();
-    stream.write_all(&packet(sequence, denied))?;
+    let denied_packet = b"\xff\x15\x04#28000Access denied".as_slice();
+    stream.write_all(&packet(sequence, denied_packet))?;
     Ok(answer)
 }
 

@@ -1,8 +1,8 @@
 //! One temporary MariaDB server: a real process on loopback with its data in a temporary directory.
 //!
-//! The server never waits for the disk ([`UNSYNCED`]). To save time, each server gets a copy of a template directory,
-//! which is created once per user and server version. Creating a data directory takes half a second, copying one takes
-//! a tenth of a second.
+//! The server never waits for the disk ([`UNSYNCED_ARGUMENTS`]). To save time, each server gets a copy of a template
+//! directory, which is created once per user and server version. Creating a data directory takes half a second, copying
+//! one takes a tenth of a second.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// no write by this: the written data is in the cache of the operating system. Only a crash of the machine loses it.
 ///
 /// A server without one of these options ignores it (`loose`).
-const UNSYNCED: [&str; 2] = [
+const UNSYNCED_ARGUMENTS: [&str; 2] = [
     "--loose-innodb-flush-method=nosync",
     "--loose-debug-no-sync",
 ];
@@ -132,8 +132,8 @@ struct Programs {
 
 impl Programs {
     fn find() -> Result<&'static Self, Error> {
-        static FOUND: OnceLock<Result<Programs, &'static str>> = OnceLock::new();
-        let found = FOUND.get_or_init(|| {
+        static FOUND_PROGRAMS: OnceLock<Result<Programs, &'static str>> = OnceLock::new();
+        let found_programs = FOUND_PROGRAMS.get_or_init(|| {
             let program = |name: &'static str| find(OsStr::new(name)).ok_or(name);
             // Try `/usr/sbin` as well, because it is often not on the `PATH` of ordinary users.
             let server = program("mariadbd")
@@ -144,7 +144,9 @@ impl Programs {
                 client: program("mariadb")?,
             })
         });
-        found.as_ref().map_err(|name| Error::NoMariaDb(name))
+        found_programs
+            .as_ref()
+            .map_err(|name| Error::NoMariaDb(name))
     }
 }
 
@@ -190,7 +192,7 @@ impl MariaDb {
     pub fn start(options: MariaDbOptions) -> Result<Self, Error> {
         let programs = Programs::find()?;
         let template_dir = template(programs)?;
-        let mut tries = 1;
+        let mut try_count = 1;
         loop {
             let dir = ServerDir::create(options.folder.as_deref())
                 .map_err(Error::io("create a temporary directory"))?;
@@ -204,9 +206,9 @@ impl MariaDb {
             copy(&template_dir, &server.data_dir())?;
             match server.launch() {
                 Err(Error::Exited { log, .. })
-                    if tries < PORTS_TO_TRY && log.contains("Do you already have another") =>
+                    if try_count < PORTS_TO_TRY && log.contains("Do you already have another") =>
                 {
-                    tries += 1;
+                    try_count += 1;
                 }
                 outcome => return outcome.map(|()| server),
             }
@@ -386,7 +388,7 @@ impl MariaDb {
             &flush_option,
         ];
         args.extend(fixed_arguments.map(OsString::from));
-        args.extend(UNSYNCED.map(OsString::from));
+        args.extend(UNSYNCED_ARGUMENTS.map(OsString::from));
         args
     }
 
@@ -479,9 +481,9 @@ fn template(programs: &Programs) -> Result<PathBuf, Error> {
     }
     let staging_dir = ServerDir::create(Some(&std::env::temp_dir()))
         .map_err(Error::io("create a temporary directory"))?;
-    let data = staging_dir.path().join("data");
-    install(programs, &data)?;
-    match fs::rename(&data, &template_path) {
+    let data_dir = staging_dir.path().join("data");
+    install(programs, &data_dir)?;
+    match fs::rename(&data_dir, &template_path) {
         Err(_) if is_own_directory(&template_path) => Ok(template_path),
         outcome => outcome
             .map(|()| template_path)
@@ -503,7 +505,7 @@ fn install(programs: &Programs, data_dir: &Path) -> Result<(), Error> {
         .arg("--no-defaults")
         .arg("--auth-root-authentication-method=normal")
         .args(["--skip-test-db", "--innodb-log-file-size=8M"])
-        .args(UNSYNCED)
+        .args(UNSYNCED_ARGUMENTS)
         .arg({
             let mut arg = OsString::from("--datadir=");
             arg.push(data_dir);

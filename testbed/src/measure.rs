@@ -53,8 +53,8 @@ impl Samples {
 
 /// The quantile `share` (0 to 1) of sorted values, for example the median for 0.5. NaN if there are no values.
 pub fn quantile(sorted: &[u64], share: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    let index = ((sorted.len() as f64 * share) as usize).min(last);
+    let last_index = sorted.len().saturating_sub(1);
+    let index = ((sorted.len() as f64 * share) as usize).min(last_index);
     sorted.get(index).map_or(f64::NAN, |value| *value as f64)
 }
 
@@ -130,12 +130,12 @@ impl Usage {
         let (client, servers_before, started) = (own_cpu(), servers_cpu(servers), Instant::now());
         let result = work.await;
         let took = started.elapsed();
-        let client = own_cpu().saturating_sub(client);
-        let servers = servers_cpu(servers).saturating_sub(servers_before);
+        let client_cpu = own_cpu().saturating_sub(client);
+        let servers_used_cpu = servers_cpu(servers).saturating_sub(servers_before);
         let usage = Self {
             took,
-            client,
-            servers,
+            client: client_cpu,
+            servers: servers_used_cpu,
         };
         (result, usage)
     }

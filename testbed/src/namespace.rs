@@ -21,11 +21,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The environment variable that [`isolate`] sets for the program that it restarts.
-const ISOLATED: &str = "QUORATE_ISOLATED";
+const ISOLATED_VARIABLE: &str = "QUORATE_ISOLATED";
 /// The interface at the program's end of a network link is named with this prefix and the number of the link.
-const PREFIX: &str = "qv";
+const LINK_PREFIX: &str = "qv";
 /// The name of the interface at the server's end of a link.
-const PEER: &str = "wire";
+const PEER_LINK: &str = "wire";
 
 /// A network namespace and the link to it. Dropping the value removes both.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Namespace {
         // Each link has a network of four addresses: 10.203.0.0/30, 10.203.0.4/30, and so on.
         let network = u32::from(Ipv4Addr::new(10, 203, 0, 0)) + u32::from(number) * 4;
         let (our_address, address) = (Ipv4Addr::from(network + 1), Ipv4Addr::from(network + 2));
-        let holder = Command::new("unshare")
+        let holder_process = Command::new("unshare")
             .args([
                 "--net",
                 "sh",
@@ -67,9 +67,9 @@ impl Namespace {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()?;
-        let link = format!("{PREFIX}{number}");
+        let link = format!("{LINK_PREFIX}{number}");
         let mut namespace = Self {
-            holder,
+            holder: holder_process,
             link: link.clone(),
             address,
         };
@@ -85,16 +85,24 @@ impl Namespace {
         run(
             "ip",
             &[
-                "link", "add", &link, "type", "veth", "peer", "name", PEER, "netns", &pid,
+                "link", "add", &link, "type", "veth", "peer", "name", PEER_LINK, "netns", &pid,
             ],
         )?;
         let with_mask = format!("{our_address}/30");
         run("ip", &["addr", "add", &with_mask, "dev", &link])?;
         run("ip", &["link", "set", "dev", &link, "up"])?;
-        namespace.run_inside(&["ip", "addr", "add", &format!("{address}/30"), "dev", PEER])?;
+        namespace.run_inside(&[
+            "ip",
+            "addr",
+            "add",
+            &format!("{address}/30"),
+            "dev",
+            PEER_LINK,
+        ])?;
         // Add a permanent ARP entry for the server. Without it, the kernel would report "unreachable" while the link is
         // down. With it, clients get no answer at all.
-        let mac_address = namespace.run_inside(&["ip", "-brief", "link", "show", "dev", PEER])?;
+        let mac_address =
+            namespace.run_inside(&["ip", "-brief", "link", "show", "dev", PEER_LINK])?;
         let mac_address = mac_address.split_whitespace().nth(2).unwrap_or_default();
         let peer = address.to_string();
         run(
@@ -128,7 +136,7 @@ impl Namespace {
     pub fn sever(&self) -> io::Result<()> {
         // Take down the server's end of the link, so that packets of the program vanish. If the program's end were
         // down, sending a packet would fail with an error instead.
-        self.run_inside(&["ip", "link", "set", "dev", PEER, "down"])
+        self.run_inside(&["ip", "link", "set", "dev", PEER_LINK, "down"])
             .map(drop)
     }
 
@@ -138,7 +146,7 @@ impl Namespace {
     ///
     /// If the operating system refuses the change.
     pub fn mend(&self) -> io::Result<()> {
-        self.run_inside(&["ip", "link", "set", "dev", PEER, "up"])
+        self.run_inside(&["ip", "link", "set", "dev", PEER_LINK, "up"])
             .map(drop)
     }
 
@@ -169,7 +177,7 @@ impl Drop for Namespace {
 fn is_isolated() -> bool {
     fs::read_to_string("/proc/self/net/route").is_ok_and(|routes| {
         let mut routes = routes.lines().skip(1);
-        routes.all(|route| route.starts_with(PREFIX))
+        routes.all(|route| route.starts_with(LINK_PREFIX))
     })
 }
 
@@ -195,7 +203,7 @@ pub fn check_isolation() -> Result<(), String> {
 ///
 /// The reason why isolation is not possible. Nothing is changed in that case.
 pub fn isolate() -> Result<(), String> {
-    if std::env::var_os(ISOLATED).is_some() || is_isolated() {
+    if std::env::var_os(ISOLATED_VARIABLE).is_some() || is_isolated() {
         return Ok(());
     }
     let options = unshare_options()?;
@@ -205,7 +213,7 @@ pub fn isolate() -> Result<(), String> {
         .args(["sh", "-c", "ip link set lo up && exec \"$0\" \"$@\""])
         .arg(program)
         .args(std::env::args_os().skip(1))
-        .env(ISOLATED, "1")
+        .env(ISOLATED_VARIABLE, "1")
         .exec();
     Err(format!("unshare: {error}"))
 }

@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use rand::RngExt;
 
 /// The ports that servers of this process use or will use again after a restart.
-static LEASED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+static LEASED_PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 /// One port, reserved within this process until it is dropped.
 #[derive(Debug)]
@@ -57,18 +57,18 @@ impl Drop for PortLease {
 }
 
 fn with_leased_ports<T>(change: impl FnOnce(&mut BTreeSet<u16>) -> T) -> T {
-    change(&mut LEASED.lock().unwrap_or_else(PoisonError::into_inner))
+    change(&mut LEASED_PORTS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The ports from 10,000 up to the start of the ephemeral range. `None` if these are fewer than 2,000 ports.
 fn stable_range() -> Option<Range<u16>> {
-    const FIRST: u16 = 10_000;
+    const FIRST_PORT: u16 = 10_000;
     const MIN_COUNT: u16 = 2_000;
     let ephemeral_start = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")
         .ok()
         .and_then(|text| text.split_whitespace().next()?.parse().ok())
         .unwrap_or(32_768_u16);
-    (ephemeral_start >= FIRST + MIN_COUNT).then_some(FIRST..ephemeral_start)
+    (ephemeral_start >= FIRST_PORT + MIN_COUNT).then_some(FIRST_PORT..ephemeral_start)
 }
 
 #[cfg(test)]

@@ -28,9 +28,9 @@ use crate::test_server::TestServer;
 /// answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The folder in which Debian installs one folder for each version.
-const VERSIONS: &str = "/usr/lib/postgresql";
+const VERSIONS_DIR: &str = "/usr/lib/postgresql";
 /// The user and the group `nobody` and `nogroup` of Linux. PostgreSQL refuses to run as root.
-const NOBODY: u32 = 65_534;
+const NOBODY_UID: u32 = 65_534;
 
 /// The number of further ports that are tried if the first port is taken.
 const PORTS_TO_TRY: usize = 8;
@@ -81,8 +81,8 @@ struct Programs {
 
 impl Programs {
     fn find() -> Result<&'static Self, Error> {
-        static FOUND: OnceLock<Result<Programs, &'static str>> = OnceLock::new();
-        let found = FOUND.get_or_init(|| {
+        static FOUND_PROGRAMS: OnceLock<Result<Programs, &'static str>> = OnceLock::new();
+        let found_programs = FOUND_PROGRAMS.get_or_init(|| {
             if is_root() {
                 find(OsStr::new("setpriv")).ok_or("setpriv")?;
             }
@@ -104,13 +104,15 @@ impl Programs {
                 client,
             })
         });
-        found.as_ref().map_err(|name| Error::NoPostgres(name))
+        found_programs
+            .as_ref()
+            .map_err(|name| Error::NoPostgres(name))
     }
 }
 
 /// The server program of the newest version that is installed as Debian does it.
 fn newest_server() -> Option<PathBuf> {
-    let versions = fs::read_dir(VERSIONS).ok()?.flatten();
+    let versions = fs::read_dir(VERSIONS_DIR).ok()?.flatten();
     let programs = versions.filter_map(|version| {
         let number: u32 = version.file_name().to_str()?.parse().ok()?;
         let program = find(version.path().join("bin/postgres").as_os_str())?;
@@ -176,7 +178,7 @@ impl Postgres {
         let programs = Programs::find()?;
         let dir = ServerDir::create(None).map_err(Error::io("create a temporary directory"))?;
         if is_root() {
-            chown(dir.path(), Some(NOBODY), Some(NOBODY))
+            chown(dir.path(), Some(NOBODY_UID), Some(NOBODY_UID))
                 .map_err(Error::io("change the owner of a directory"))?;
         }
         let mut server = Self {
@@ -211,7 +213,7 @@ impl Postgres {
             return Err(Error::Exited { status, log });
         }
         if is_root() {
-            chown(dir.path(), Some(NOBODY), Some(NOBODY))
+            chown(dir.path(), Some(NOBODY_UID), Some(NOBODY_UID))
                 .map_err(Error::io("change the owner of a directory"))?;
         }
         let _ = fs::remove_file(dir.path().join("data/postmaster.pid"));
@@ -236,7 +238,7 @@ impl Postgres {
     pub fn start_standby(&self) -> Result<Self, Error> {
         let dir = ServerDir::create(None).map_err(Error::io("create a temporary directory"))?;
         if is_root() {
-            chown(dir.path(), Some(NOBODY), Some(NOBODY))
+            chown(dir.path(), Some(NOBODY_UID), Some(NOBODY_UID))
                 .map_err(Error::io("change the owner of a directory"))?;
         }
         let mut standby = Self {
@@ -438,9 +440,9 @@ impl Postgres {
     ///
     /// If the server refuses the parameter, or does not use it in time.
     pub fn set_and_reload(&self, name: &str, value: &str) {
-        let set = format!("ALTER SYSTEM SET {name}='{value}'");
+        let set_statement = format!("ALTER SYSTEM SET {name}='{value}'");
         let used = format!("SELECT current_setting('{name}')='{value}'");
-        self.sql(&set).expect("the parameter exists");
+        self.sql(&set_statement).expect("the parameter exists");
         self.sql("SELECT pg_reload_conf()").expect("reloaded");
         let is_used = || self.sql(&used).is_ok_and(|used| used == "t\n");
         assert!(crate::within(PATIENCE, is_used), "{name}");
@@ -480,7 +482,7 @@ impl Postgres {
         let file = self.dir.path().join("password");
         fs::write(&file, &self.password).map_err(Error::io("write the password"))?;
         if is_root() {
-            chown(&file, Some(NOBODY), Some(NOBODY))
+            chown(&file, Some(NOBODY_UID), Some(NOBODY_UID))
                 .map_err(Error::io("change the owner of a file"))?;
         }
         let output = unprivileged(&self.programs.install)
@@ -503,11 +505,11 @@ impl Postgres {
 
     fn write_hba(&self) -> Result<(), Error> {
         let file = self.data_dir().join("pg_hba.conf");
-        let read = fs::read_to_string(&file).map_err(Error::io("read pg_hba.conf"))?;
+        let hba_text = fs::read_to_string(&file).map_err(Error::io("read pg_hba.conf"))?;
         // An administrator may run programs as the user of the server, and each local user can reach the port.
         // The method `scram-sha-256` would make each login of an unoptimized client slow.
         let protected = "host all postgres all password".to_owned();
-        let lines = [self.options.hba.join("\n"), protected, read].join("\n");
+        let lines = [self.options.hba.join("\n"), protected, hba_text].join("\n");
         fs::write(&file, lines).map_err(Error::io("write pg_hba.conf"))
     }
 
@@ -610,7 +612,10 @@ pub(crate) fn unprivileged(program: &Path) -> Command {
     }
     let mut command = Command::new("setpriv");
     command
-        .args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")])
+        .args([
+            format!("--reuid={NOBODY_UID}"),
+            format!("--regid={NOBODY_UID}"),
+        ])
         .args(["--clear-groups", "--pdeathsig", "KILL"])
         .arg(program);
     command

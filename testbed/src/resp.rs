@@ -59,7 +59,7 @@ impl Reply {
     ///
     /// Those of [`Connection::receive`].
     pub fn read(reader: &mut impl BufRead) -> io::Result<Self> {
-        read_reply(reader, DEPTH)
+        read_reply(reader, MAX_DEPTH)
     }
 }
 
@@ -143,7 +143,7 @@ impl Connection {
     ///
     /// As for [`command`](Self::command).
     pub fn receive(&mut self) -> io::Result<Reply> {
-        read_reply(&mut self.stream, DEPTH).map_err(as_timeout)
+        read_reply(&mut self.stream, MAX_DEPTH).map_err(as_timeout)
     }
 }
 
@@ -157,7 +157,7 @@ fn as_timeout(error: io::Error) -> io::Error {
 }
 
 /// How deep the arrays of a reply may be nested.
-const DEPTH: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// The longest line of a reply, in bytes. Only status lines and errors are longer than a few digits.
 const LONGEST_LINE: u64 = 64 << 10;
@@ -177,12 +177,12 @@ fn read_reply(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
     };
     let invalid = || io::Error::new(io::ErrorKind::InvalidData, format!("not RESP2: {line:?}"));
     let (kind, rest) = line.split_at_checked(1).ok_or_else(invalid)?;
-    let number = || rest.parse::<i64>().map_err(|_| invalid());
+    let parse_number = || rest.parse::<i64>().map_err(|_| invalid());
     Ok(match kind {
         "+" => Reply::Status(rest.into()),
         "-" => Reply::Error(rest.into()),
-        ":" => Reply::Int(number()?),
-        "$" => match usize::try_from(number()?) {
+        ":" => Reply::Int(parse_number()?),
+        "$" => match usize::try_from(parse_number()?) {
             Err(_) => Reply::Nil,
             Ok(length) => {
                 // Do not reserve memory for the announced length, because the bytes may never arrive.
@@ -196,7 +196,7 @@ fn read_reply(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
                 Reply::Bulk(bytes)
             }
         },
-        "*" => match usize::try_from(number()?) {
+        "*" => match usize::try_from(parse_number()?) {
             Err(_) => Reply::Nil,
             Ok(length) => Reply::Array(
                 (0..length)
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> io::Result<Reply> {
-        read_reply(&mut text.as_bytes(), DEPTH)
+        read_reply(&mut text.as_bytes(), MAX_DEPTH)
     }
 
     #[test]

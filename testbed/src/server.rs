@@ -60,7 +60,7 @@ impl Server {
             Some(path) => path.clone(),
             None => available().ok_or(Error::NoProgram)?,
         };
-        let mut tries = 1;
+        let mut try_count = 1;
         loop {
             let dir = ServerDir::create(None).map_err(Error::io("create a temporary directory"))?;
             let server = Self {
@@ -72,9 +72,9 @@ impl Server {
             };
             match server.launch() {
                 Err(Error::Exited { log, .. })
-                    if tries < PORTS_TO_TRY && log.contains("ddress already in use") =>
+                    if try_count < PORTS_TO_TRY && log.contains("ddress already in use") =>
                 {
-                    tries += 1;
+                    try_count += 1;
                 }
                 outcome => return outcome.map(|()| server),
             }

@@ -19,9 +19,9 @@ const MEMORY_FOLDER: &str = "/dev/shm";
 /// The free memory that the folder must have before each start of a server. A MariaDB server needs about 50 MB.
 const MIN_FREE_BYTES: u64 = 512 << 20;
 /// The beginning of the name of every directory.
-const PREFIX: &str = "quorate-testbed-";
+const DIR_PREFIX: &str = "quorate-testbed-";
 /// The file in each directory that its process keeps locked.
-const LOCK: &str = "lock";
+const LOCK_FILE: &str = "lock";
 /// Younger directories without a lock are not removed: their processes may be about to lock them.
 const MIN_AGE: Duration = Duration::from_secs(60);
 
@@ -34,7 +34,7 @@ static REMOVE_ONCE: Once = Once::new();
 pub struct ServerDir {
     dir: TempDir,
     /// The lock shows other processes that this directory is in use. It ends with this process.
-    _lock: File,
+    _lock_file: File,
 }
 
 impl ServerDir {
@@ -68,10 +68,15 @@ impl ServerDir {
         } else {
             folder
         };
-        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(folder)?;
-        let lock = File::create(dir.path().join(LOCK))?;
+        let dir = tempfile::Builder::new()
+            .prefix(DIR_PREFIX)
+            .tempdir_in(folder)?;
+        let lock = File::create(dir.path().join(LOCK_FILE))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Self { dir, _lock: lock })
+        Ok(Self {
+            dir,
+            _lock_file: lock,
+        })
     }
 
     /// The path of the directory.
@@ -96,7 +101,7 @@ fn remove_abandoned(folder: &Path) {
         if entry
             .file_name()
             .as_encoded_bytes()
-            .starts_with(PREFIX.as_bytes())
+            .starts_with(DIR_PREFIX.as_bytes())
             && is_abandoned(&entry.path())
         {
             let _ = fs::remove_dir_all(entry.path());
@@ -106,7 +111,7 @@ fn remove_abandoned(folder: &Path) {
 
 /// Whether the process that created this directory has ended without removing it.
 fn is_abandoned(dir: &Path) -> bool {
-    let Ok(lock) = File::open(dir.join(OsStr::new(LOCK))) else {
+    let Ok(lock) = File::open(dir.join(OsStr::new(LOCK_FILE))) else {
         return false;
     };
     let age = fs::metadata(dir).and_then(|meta| meta.modified());

@@ -29,7 +29,7 @@ const SIGNAL_PATIENCE: Duration = Duration::from_secs(10);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 /// The number of attempts to start an ensemble. Each attempt uses new ports, because another process may have taken one
 /// of the ports of the previous attempt.
-const TRIES: usize = 4;
+const START_TRIES: usize = 4;
 /// The folder in which Debian installs Java libraries.
 const JAR_FOLDER: &str = "/usr/share/java";
 /// The Java libraries that ZooKeeper needs.
@@ -164,7 +164,7 @@ impl ZooKeeper {
         let mut tries = 1;
         loop {
             match Self::try_start(options, &java, &class_path) {
-                Err(Error::Exited { log, .. }) if tries < TRIES && log.contains("in use") => {
+                Err(Error::Exited { log, .. }) if tries < START_TRIES && log.contains("in use") => {
                     tries += 1;
                 }
                 outcome => return outcome,

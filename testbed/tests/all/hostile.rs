@@ -11,21 +11,21 @@ use quorate_testbed::{
     Tampering, within,
 };
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a test waits for an answer before it concludes that the server sends none.
-const SHORT: Duration = Duration::from_millis(60);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(60);
 
 fn start(script: Script) -> Hostile {
     Hostile::start(script).unwrap()
 }
 
 fn connect(hostile: &Hostile) -> Connection {
-    Connection::tcp(hostile.addr(), LONG).unwrap()
+    Connection::tcp(hostile.addr(), LONG_TIMEOUT).unwrap()
 }
 
 fn connect_stream(hostile: &Hostile) -> TcpStream {
     let stream = TcpStream::connect(hostile.addr()).unwrap();
-    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
     stream
 }
 
@@ -80,17 +80,17 @@ fn hostile_server_answers_the_handshake_and_then_follows_its_script() {
 fn server_with_the_hang_up_script_waits_for_the_end_of_the_handshake() {
     let hostile = start(Script::Greet(AfterHandshake::HangUp));
     let mut connection = connect(&hostile);
-    thread::sleep(SHORT);
+    thread::sleep(SHORT_TIMEOUT);
     introduce(&mut connection);
     let started = Instant::now();
     assert!(connection.receive().is_err());
-    assert!(started.elapsed() < LONG / 2);
+    assert!(started.elapsed() < LONG_TIMEOUT / 2);
 }
 
 #[test]
 fn new_script_applies_to_existing_connections() {
     let hostile = start(Script::Hush);
-    let mut connection = Connection::tcp(hostile.addr(), SHORT).unwrap();
+    let mut connection = Connection::tcp(hostile.addr(), SHORT_TIMEOUT).unwrap();
     connection.send(&["HELLO", "3"]).unwrap();
     assert!(is_silent(&mut connection));
     hostile.play(Script::Say("+now\r\n".into()));
@@ -204,14 +204,14 @@ fn relay_forwards_the_handshake_but_answers_later_commands_itself() {
     let hostile = start(relay(&server, Tampering::Say("+other\r\n".into())));
     let mut connection = connect(&hostile);
     let server_info = server.command(&["INFO", "server"]).unwrap();
-    let run_id = |info: &Reply| {
+    let run_id_of = |info: &Reply| {
         let text = info.text().unwrap().into_owned();
         text.lines()
             .find_map(|line| line.strip_prefix("run_id:").map(str::to_owned))
             .unwrap()
     };
     let relayed_info = connection.command(&["INFO", "server"]).unwrap();
-    assert_eq!(run_id(&relayed_info), run_id(&server_info));
+    assert_eq!(run_id_of(&relayed_info), run_id_of(&server_info));
     for _ in 0..2 {
         let answer = connection.command(&["SET", "a", "b"]).unwrap();
         assert_eq!(answer, Reply::Status("other".into()));
@@ -232,7 +232,11 @@ fn relay_hangs_up_after_passing_the_chosen_command_to_the_real_server() {
         );
         assert!(connection.command(&["INCR", "a"]).is_err());
         let value = || server.command(&["GET", "a"]).unwrap().int();
-        assert!(within(LONG, || value() == Some(2 * round)), "{:?}", value());
+        assert!(
+            within(LONG_TIMEOUT, || value() == Some(2 * round)),
+            "{:?}",
+            value()
+        );
     }
 }
 
@@ -241,11 +245,11 @@ fn relay_can_hang_up_right_after_the_handshake() {
     let server = server();
     let hostile = start(relay(&server, Tampering::HangUpAt(0)));
     let mut connection = connect(&hostile);
-    thread::sleep(SHORT);
+    thread::sleep(SHORT_TIMEOUT);
     assert_reports_run_id(&mut connection);
     let started = Instant::now();
     assert!(connection.receive().is_err());
-    assert!(started.elapsed() < LONG / 2);
+    assert!(started.elapsed() < LONG_TIMEOUT / 2);
 }
 
 fn assert_reports_run_id(connection: &mut Connection) {

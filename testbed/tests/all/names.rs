@@ -10,8 +10,8 @@ use quorate_testbed::{LookupAnswer, Names};
 
 const NAME: &str = "m1.quorate.test";
 /// A time that is long enough to start a program and to look up a name that gets an answer.
-const SHORT: Duration = Duration::from_secs(1);
-const LONG: Duration = Duration::from_secs(8);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
+const LONG_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The tests run this function in a child process. Without the variable `LOOK_UP`, it does nothing.
 #[test]
@@ -61,7 +61,7 @@ fn listed_host_names_resolve_as_configured_and_other_names_as_usual() {
 
     names.set(NAME, LookupAnswer::Silence).unwrap();
     let mut lookup = spawn_lookup(&names, NAME);
-    std::thread::sleep(SHORT);
+    std::thread::sleep(SHORT_TIMEOUT);
     assert!(
         lookup.try_wait().unwrap().is_none(),
         "the lookup must not end while the name server is silent"
@@ -70,7 +70,7 @@ fn listed_host_names_resolve_as_configured_and_other_names_as_usual() {
     names.set(NAME, LookupAnswer::Address(loopback)).unwrap();
     assert!(lookup_output(lookup).contains("127.0.0.1:7"));
     assert!(
-        healed_at.elapsed() < LONG,
+        healed_at.elapsed() < LONG_TIMEOUT,
         "the lookup must end with an answer, not with a timeout"
     );
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use quorate_testbed::{Connection, Fault, Proxy, Reply, Server, ServerOptions, Way};
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 /// A time that is long enough for bytes to arrive, if no fault delays them.
-const SHORT: Duration = Duration::from_millis(60);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(60);
 
 /// A real server behind a proxy.
 fn server_and_proxy() -> (Server, Proxy) {
@@ -20,7 +20,7 @@ fn server_and_proxy() -> (Server, Proxy) {
 }
 
 fn connect(proxy: &Proxy) -> Connection {
-    let mut connection = Connection::tcp(proxy.addr(), LONG).unwrap();
+    let mut connection = Connection::tcp(proxy.addr(), LONG_TIMEOUT).unwrap();
     ping(&mut connection);
     connection
 }
@@ -35,7 +35,7 @@ fn connect_streams(proxy: &Proxy, listener: &TcpListener) -> (TcpStream, TcpStre
     let client = TcpStream::connect(proxy.addr()).unwrap();
     let (server, _) = listener.accept().unwrap();
     for end in [&client, &server] {
-        end.set_read_timeout(Some(LONG)).unwrap();
+        end.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
     }
     (client, server)
 }
@@ -47,9 +47,9 @@ fn listener_and_proxy() -> (TcpListener, Proxy) {
 }
 
 fn is_silent(stream: &mut TcpStream) -> bool {
-    stream.set_read_timeout(Some(SHORT)).unwrap();
+    stream.set_read_timeout(Some(SHORT_TIMEOUT)).unwrap();
     let result = stream.read(&mut [0; 16]);
-    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
     result.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
@@ -78,7 +78,10 @@ fn expect(stream: &mut TcpStream, expected: &[u8]) {
 fn eventually(awaited: &str, mut is_done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_done() {
-        assert!(started.elapsed() < LONG, "timed out waiting for: {awaited}");
+        assert!(
+            started.elapsed() < LONG_TIMEOUT,
+            "timed out waiting for: {awaited}"
+        );
         thread::sleep(Duration::from_millis(2));
     }
 }
@@ -201,7 +204,7 @@ fn hold_fault_delays_the_close_of_a_connection_whose_server_was_killed() {
     let (server, proxy) = server_and_proxy();
     connect(&proxy);
     let mut client = TcpStream::connect(proxy.addr()).unwrap();
-    client.set_read_timeout(Some(LONG)).unwrap();
+    client.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
     client.write_all(b"PING\r\n").unwrap();
     expect(&mut client, b"+PONG\r\n");
     let hold = Fault::Hold(Way::ToClient).inject(&proxy);
@@ -216,7 +219,7 @@ fn hold_fault_delays_the_close_of_a_connection_whose_server_was_killed() {
 fn healed_hold_fault_delivers_the_first_request_of_a_new_connection() {
     let (_server, proxy) = server_and_proxy();
     let hold = Fault::Hold(Way::Both).inject(&proxy);
-    let mut client = Connection::tcp(proxy.addr(), LONG).unwrap();
+    let mut client = Connection::tcp(proxy.addr(), LONG_TIMEOUT).unwrap();
     client.send(&["PING"]).unwrap();
     eventually("the arrival of the request at the proxy", || {
         proxy.counters().to_server.received > 0
@@ -238,7 +241,7 @@ fn hold_fault_buffers_megabytes_in_order_and_then_blocks_the_sender() {
     eventually("a full buffer of the hold fault", || {
         proxy.counters().to_server.received >= full
     });
-    thread::sleep(SHORT);
+    thread::sleep(SHORT_TIMEOUT);
     assert!(proxy.counters().to_server.received < full + (1 << 20));
     drop(hold);
     expect(&mut server, &bytes);
@@ -301,7 +304,7 @@ fn rate_fault_limits_the_bytes_per_second() {
     assert!(started.elapsed() >= Duration::from_millis(200));
     let rest = bytes[1_100..].to_vec();
     let sender = thread::spawn(move || client.write_all(&rest).map(|()| client));
-    thread::sleep(SHORT);
+    thread::sleep(SHORT_TIMEOUT);
     // If the fault still applied, the rest of the bytes would take about 50 s.
     rate_fault.heal();
     expect(&mut server, &bytes[1_100..]);
@@ -356,8 +359,8 @@ fn refuse_fault_closes_new_connections_and_spares_existing_ones() {
     let (_server, proxy) = server_and_proxy();
     let mut existing = connect(&proxy);
     let refuse = Fault::Refuse.inject(&proxy);
-    let result =
-        Connection::tcp(proxy.addr(), LONG).and_then(|mut result| result.command(&["PING"]));
+    let result = Connection::tcp(proxy.addr(), LONG_TIMEOUT)
+        .and_then(|mut result| result.command(&["PING"]));
     let kind = result.unwrap_err().kind();
     let allowed_kinds = [
         ErrorKind::BrokenPipe,
@@ -407,7 +410,7 @@ fn strand_fault_holds_bytes_of_existing_connections_until_the_fault_is_healed() 
     let mut fresh = connect(&proxy);
     assert!(fresh.command(&["SET", "a", "early"]).unwrap().is_ok());
     let read = |key| server.command(&["GET", key]).unwrap();
-    thread::sleep(SHORT);
+    thread::sleep(SHORT_TIMEOUT);
     assert_eq!((read("a"), read("b")), (Reply::from("early"), Reply::Nil));
     strand.heal();
     assert!(old.receive().unwrap().is_ok());
@@ -427,7 +430,7 @@ fn proxy_resets_connections_only_while_its_server_is_down() {
     let (server, proxy) = server_and_proxy();
     server.kill().unwrap();
     let mut client = TcpStream::connect(proxy.addr()).unwrap();
-    client.set_read_timeout(Some(LONG)).unwrap();
+    client.set_read_timeout(Some(LONG_TIMEOUT)).unwrap();
     assert!(is_reset(&mut client));
     server.restart().unwrap();
     connect(&proxy);
@@ -484,7 +487,7 @@ fn in_turn_fault_leads_every_second_connection_to_another_server() {
     ];
     let wrong_count = answers
         .iter()
-        .filter(|answering_server| **answering_server == "wrong".into())
+        .filter(|reply| **reply == "wrong".into())
         .count();
     assert_eq!(wrong_count, 2, "{answers:?}");
     assert_ne!(answers[0], answers[1]);
