@@ -107,12 +107,12 @@ pub(crate) struct Choice {
 
 impl Choice {
     fn includes(&self, program: &str, part: Part) -> bool {
-        let is_file_of = |judge_names: &String| match part {
-            Part::Only([name]) => name.strip_suffix("::") == Some(judge_names),
+        let is_file_of = |judge_name: &String| match part {
+            Part::Only([name]) => name.strip_suffix("::") == Some(judge_name),
             _ => false,
         };
-        let is_named = |judge_names: &String| {
-            judge_names == program || (program == "all" && is_file_of(judge_names))
+        let is_named = |judge_name: &String| {
+            judge_name == program || (program == "all" && is_file_of(judge_name))
         };
         self.judge_names.is_empty() || self.judge_names.iter().any(is_named)
     }

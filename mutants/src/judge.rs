@@ -285,7 +285,7 @@ impl Judge {
             command.env("QUORATE_MUTANTS_REACHED", trace_file);
         }
         let mut child = command.spawn().context(self.name.clone())?;
-        let group = Pid::from_raw(child.id() as i32);
+        let process_group = Pid::from_raw(child.id() as i32);
         let stdout = child.stdout.take().context("the output must be a pipe")?;
         let (lines, output_lines) = mpsc::channel();
         let reader = std::thread::spawn(move || {
@@ -306,12 +306,12 @@ impl Judge {
         }
         drop(output_lines);
         if result.is_some() {
-            let _ = killpg(group, Signal::SIGKILL);
+            let _ = killpg(process_group, Signal::SIGKILL);
         }
         let status = child.wait()?;
         // Kill the whole group before the reader thread is joined. A surviving child process would keep the output pipe
         // open, and the reader thread would not end.
-        let _ = killpg(group, Signal::SIGKILL);
+        let _ = killpg(process_group, Signal::SIGKILL);
         let _ = reader.join();
         Ok(result.unwrap_or_else(|| {
             if status.success() {
@@ -348,17 +348,17 @@ pub(crate) fn calibrate(
     threads: usize,
     keep: bool,
 ) -> Result<Vec<String>> {
-    let new = judges.iter_mut();
-    let new: Vec<&mut Judge> = new
+    let all_judges = judges.iter_mut();
+    let uncalibrated_judges: Vec<&mut Judge> = all_judges
         .filter_map(|judge| (!(keep && judge.read_calibration(copy))).then_some(judge))
         .collect();
-    let queue = Mutex::new(new.into_iter());
+    let queue = Mutex::new(uncalibrated_judges.into_iter());
     let results: Vec<Result<Vec<String>>> = std::thread::scope(|scope| {
         let work = || {
             let mut skipped_tests = Vec::new();
             loop {
-                let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some(judge) = next else {
+                let next_judge = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some(judge) = next_judge else {
                     return Ok(skipped_tests);
                 };
                 let tests = judge.calibrate(copy)?;

@@ -34,15 +34,15 @@ const REPLACEMENTS: &[(&str, &str)] = &[
 pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
     let mut mutants = Vec::new();
     let name = file.rsplit('/').next().unwrap_or(file);
-    let mut start = 0;
+    let mut line_start = 0;
     for (index, line) in text.split_inclusive('\n').enumerate() {
         let code = line.trim_end_matches('\n');
-        let range = start..start + code.len();
-        start += line.len();
+        let range = line_start..line_start + code.len();
+        line_start += line.len();
         if code.trim_start().starts_with("--") {
             continue;
         }
-        let mut add = |replacement: String, change: String| {
+        let mut add_mutant = |replacement: String, change: String| {
             // Two different replacements may produce the same line. Add only one mutant for it.
             let form = Form::Line(replacement);
             let is_duplicate = |mutant: &Mutant| mutant.range == range && mutant.form == form;
@@ -65,7 +65,7 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
                 let (before, after) = (&code[..index], &code[index + word.len()..]);
                 let mutated = format!("{before}{replacement}{after}");
                 let change = describe_exchange(code, &mutated);
-                add(mutated, change);
+                add_mutant(mutated, change);
             }
         }
         for (index, digits) in numbers(code) {
@@ -75,10 +75,10 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
             let (before, after) = (&code[..index], &code[index + digits.len()..]);
             let mutated = format!("{before}{}{after}", number + 1);
             let change = describe_exchange(code, &mutated);
-            add(mutated, change);
+            add_mutant(mutated, change);
         }
         if is_a_statement(code) {
-            add(String::new(), format!("without {}", shorten(code)));
+            add_mutant(String::new(), format!("without {}", shorten(code)));
         }
     }
     mutants
@@ -122,8 +122,8 @@ fn is_a_statement(code: &str) -> bool {
         let is_plain = |c: char| c.is_alphanumeric() || "_[], ".contains(c);
         !target.starts_with("local ") && !target.starts_with("for ") && target.chars().all(is_plain)
     });
-    let count = |c| code.matches(c).count();
-    (is_call || is_assignment) && count('(') == count(')') && !code.ends_with(',')
+    let count_of = |c| code.matches(c).count();
+    (is_call || is_assignment) && count_of('(') == count_of(')') && !code.ends_with(',')
 }
 
 #[cfg(test)]
@@ -133,12 +133,12 @@ mod tests {
     #[test]
     fn lua_mutations_change_comparisons_and_numbers_and_remove_calls() {
         let script = "-- if 1 < 2\nif a < KEYS[1] and b then\n  call('DEL', key, 3)\nend\n";
-        let found: Vec<String> = mutants("x/a.lua", script)
+        let found_mutants: Vec<String> = mutants("x/a.lua", script)
             .into_iter()
             .map(|mutant| mutant.change)
             .collect();
         assert_eq!(
-            found,
+            found_mutants,
             [
                 "if a < KEYS[1] and b then -> if a <= KEYS[1] and b then",
                 "if a < KEYS[1] and b then -> if a >= KEYS[1] and b then",

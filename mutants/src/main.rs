@@ -89,18 +89,18 @@ fn parse_options() -> Result<Options> {
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
-        let mut value = || args.next().context(format!("{arg} needs a value"));
+        let mut next_value = || args.next().context(format!("{arg} needs a value"));
         match arg.as_str() {
-            "--only" => options.only = Some(value()?),
-            "--mutant" => options.mutant = Some(value()?.parse()?),
-            "--sample" => options.sample = Some(value()?.parse()?),
-            "--seed" => options.seed = Some(value()?.parse()?),
-            "--threads" => options.threads = value()?.parse()?,
+            "--only" => options.only = Some(next_value()?),
+            "--mutant" => options.mutant = Some(next_value()?.parse()?),
+            "--sample" => options.sample = Some(next_value()?.parse()?),
+            "--seed" => options.seed = Some(next_value()?.parse()?),
+            "--threads" => options.threads = next_value()?.parse()?,
             "--alive" => options.alive = true,
             "--keep" => options.keep = true,
             "--quick" => options.choice.quick = true,
             "--judges" => {
-                options.choice.judge_names = value()?.split(',').map(str::to_owned).collect();
+                options.choice.judge_names = next_value()?.split(',').map(str::to_owned).collect();
             }
             "--list" => options.action = Action::List,
             "--build" => options.action = Action::Build,
@@ -192,13 +192,13 @@ fn run(options: &Options) -> Result<bool> {
         println!("{count:>6} mutants reached by {judge}");
     }
     let mut selected: Vec<&Mutant> = mutants.iter().copied().filter(is_selected).collect();
-    let total = selected.len();
+    let selected_count = selected.len();
     let sample_text = options.sample.map(|sample| {
         let seed = options.seed.unwrap_or_else(random_seed);
         selected.sort_by_key(|mutant| shuffle_key(mutant.id as u64, seed));
         selected.truncate(sample);
         format!(
-            "{} of {total} mutants, drawn with --seed {seed}",
+            "{} of {selected_count} mutants, drawn with --seed {seed}",
             selected.len()
         )
     });
@@ -218,14 +218,14 @@ fn run(options: &Options) -> Result<bool> {
     println!("{}", table.summary(&survivors, Some(&is_selected)));
     let is_unexplained_survivor =
         |mutant: &&Mutant| table.is_alive(mutant) && !is_explained(mutant);
-    let alive: Vec<_> = is_selected
+    let alive_mutants: Vec<_> = is_selected
         .into_iter()
         .filter(is_unexplained_survivor)
         .collect();
-    for mutant in &alive {
+    for mutant in &alive_mutants {
         println!("ALIVE {mutant}");
     }
-    Ok(alive.is_empty())
+    Ok(alive_mutants.is_empty())
 }
 
 /// Returns a random seed, different each time that the command is started.

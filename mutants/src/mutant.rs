@@ -134,8 +134,12 @@ pub(crate) fn describe_exchange(code: &str, mutated: &str) -> String {
         0
     };
     let cut_text = |code: &[char]| {
-        let rest: String = code[skipped..].iter().collect();
-        format!("{}{}", if skipped > 0 { ".. " } else { "" }, shorten(&rest))
+        let code_end: String = code[skipped..].iter().collect();
+        format!(
+            "{}{}",
+            if skipped > 0 { ".. " } else { "" },
+            shorten(&code_end)
+        )
     };
     format!("{} -> {}", cut_text(&code), cut_text(&mutated))
 }
@@ -147,8 +151,8 @@ pub(crate) fn shorten(code: &str) -> String {
     if code.chars().count() <= 70 {
         return code;
     }
-    let start: String = code.chars().take(45).collect();
+    let code_start: String = code.chars().take(45).collect();
     let skipped = code.chars().count() - 20;
-    let end: String = code.chars().skip(skipped).collect();
-    format!("{start} .. {end}")
+    let code_end: String = code.chars().skip(skipped).collect();
+    format!("{code_start} .. {code_end}")
 }

@@ -70,8 +70,8 @@ pub(crate) fn body_of(text: &str, name: &str) -> Option<Range<usize>> {
 }
 
 fn inner_range(block: &Block) -> Range<usize> {
-    let whole = block.span().byte_range();
-    whole.start + 1..whole.end - 1
+    let whole_range = block.span().byte_range();
+    whole_range.start + 1..whole_range.end - 1
 }
 
 struct Finder<'a> {
@@ -120,8 +120,8 @@ fn only_traces(branch: &syn::ExprIf) -> bool {
     let has_only_traces = |block: &Block| {
         block.stmts.iter().all(|stmt| match stmt {
             Stmt::Macro(stmt) => {
-                let first = stmt.mac.path.segments.first();
-                first.is_some_and(|first| first.ident == "tracing")
+                let first_segment = stmt.mac.path.segments.first();
+                first_segment.is_some_and(|first| first.ident == "tracing")
             }
             _ => false,
         })
@@ -183,8 +183,8 @@ fn returns_bool(call: &ExprMethodCall) -> bool {
 /// Whether this is a number conversion `T::try_from(x).unwrap_or(y)`. `y` is not mutated, because the conversion never
 /// fails in practice.
 fn converts(call: &ExprMethodCall) -> bool {
-    let tries = called_function(&call.receiver).is_some_and(|(_, last)| last == "try_from");
-    tries && call.method == "unwrap_or"
+    let is_try_from = called_function(&call.receiver).is_some_and(|(_, last)| last == "try_from");
+    is_try_from && call.method == "unwrap_or"
 }
 
 impl Finder<'_> {
@@ -320,13 +320,13 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         if is_test(&item.attrs) {
             return;
         }
-        let owner = match &*item.self_ty {
+        let impl_owner = match &*item.self_ty {
             Type::Path(path) => path.path.segments.last().map(|last| last.ident.to_string()),
             _ => None,
         };
-        let before = std::mem::replace(&mut self.owner, owner);
+        let outer_owner = std::mem::replace(&mut self.owner, impl_owner);
         visit::visit_item_impl(self, item);
-        self.owner = before;
+        self.owner = outer_owner;
     }
 
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
@@ -395,8 +395,8 @@ impl<'ast> Visit<'ast> for Finder<'_> {
             Pat::Wild(_) => true,
             // A lower-case name matches any value, so the arm catches all. A name such as `None` matches one constant.
             Pat::Ident(name) => {
-                let first = name.ident.to_string().chars().next();
-                name.subpat.is_none() && first.is_some_and(char::is_lowercase)
+                let first_letter = name.ident.to_string().chars().next();
+                name.subpat.is_none() && first_letter.is_some_and(char::is_lowercase)
             }
             _ => false,
         };
@@ -428,8 +428,8 @@ impl<'ast> Visit<'ast> for Finder<'_> {
             Expr::While(branch) => self.mutate_condition(&branch.cond),
             Expr::Let(matched) => {
                 let range = matched.expr.span().byte_range();
-                let whole = matched.span().byte_range();
-                let change = format!("never {}", shorten(self.source(&whole)));
+                let whole_range = matched.span().byte_range();
+                let change = format!("never {}", shorten(self.source(&whole_range)));
                 self.add(range, change, Form::NoMatch);
             }
             Expr::Lit(lit) => match &lit.lit {
@@ -573,10 +573,10 @@ mod tests {
             #[cfg(test)]
             mod tests { fn none() { if 1 < 2 { go(); } } }
         ";
-        let mut found = changes(text);
-        found.sort();
+        let mut found_changes = changes(text);
+        found_changes.sort();
         assert_eq!(
-            found,
+            found_changes,
             [
                 "7 -> (7 + 1)",
                 "a < LIMIT -> a <= LIMIT",
@@ -608,10 +608,10 @@ mod tests {
     #[test]
     fn each_part_of_an_if_let_condition_is_mutated_separately() {
         let text = "fn f(a: Option<bool>, b: bool) { if let Some(x) = a && b && x { go(); } }";
-        let mut found = changes(text);
-        found.sort();
+        let mut found_changes = changes(text);
+        found_changes.sort();
         assert_eq!(
-            found,
+            found_changes,
             [
                 "never let Some(x) = a",
                 "no 'and b'",

@@ -205,7 +205,7 @@ mod tests {
     fn summary_of_sampled_mutants_counts_unreached_mutants_as_survivors() {
         let mut mutants = lua::mutants("x/a.lua", "return 3\nreturn 4\nreturn 7\nreturn 8\n");
         number(&mut mutants);
-        let table = |fates: &[Fate]| {
+        let table_of = |fates: &[Fate]| {
             let rows = mutants.iter().zip(fates).map(|(mutant, fate)| {
                 let (location, fate) = ("x/a.lua:1".to_owned(), fate_text(fate));
                 (mutant.name(), Row { location, fate })
@@ -215,9 +215,9 @@ mod tests {
                 rows: rows.collect(),
             }
         };
-        let killed = || Fate::Killed("lib: a test".into());
-        let fates = [killed(), Fate::Unreached, Fate::Alive, killed()];
-        let table = table(&fates);
+        let killed_fate = || Fate::Killed("lib: a test".into());
+        let fates = [killed_fate(), Fate::Unreached, Fate::Alive, killed_fate()];
+        let table = table_of(&fates);
         let explained = vec![Survivor {
             name: mutants[2].name(),
             reason: "no matter".into(),

@@ -81,16 +81,20 @@ pub(crate) fn root() -> PathBuf {
 /// Returns the files under version control that match one of the patterns.
 pub(crate) fn tracked(root: &Path, patterns: &[&str]) -> Result<Vec<String>> {
     let patterns = patterns.iter().map(|pattern| format!(":(glob){pattern}"));
-    let output = Command::new("git")
+    let git_output = Command::new("git")
         .arg("-C")
         .arg(root)
         .args(["ls-files", "-z", "--"])
         .args(patterns)
         .output()
         .context("git ls-files")?;
-    ensure!(output.status.success(), "git ls-files: {}", output.status);
-    let output = String::from_utf8(output.stdout)?;
-    let files = output.split_terminator('\0').map(str::to_owned);
+    ensure!(
+        git_output.status.success(),
+        "git ls-files: {}",
+        git_output.status
+    );
+    let git_text = String::from_utf8(git_output.stdout)?;
+    let files = git_text.split_terminator('\0').map(str::to_owned);
     Ok(files.filter(|file| root.join(file).is_file()).collect())
 }
 

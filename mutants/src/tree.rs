@@ -209,19 +209,19 @@ impl Tree {
                 round < 60,
                 "the copy with the mutants does not compile after {round} attempts"
             );
-            let before = self.uncompilable.len();
+            let count_before = self.uncompilable.len();
             for error in &errors {
                 self.drop_mutants_at(error, &placed);
             }
             ensure!(
-                self.uncompilable.len() > before,
+                self.uncompilable.len() > count_before,
                 "the copy with the mutants does not compile, for a reason other than a mutant: {}",
                 errors[0].message
             );
             eprintln!(
                 "attempt {round} to compile: {} errors, {} mutants left out",
                 errors.len(),
-                self.uncompilable.len() - before
+                self.uncompilable.len() - count_before
             );
             let names: Vec<&str> = self.uncompilable.iter().map(String::as_str).collect();
             let file = self.root.join("target/mutants/not-compiled.txt");

@@ -77,19 +77,19 @@ mod tests {
 
     #[test]
     fn code_of_an_inner_mutant_is_placed_inside_the_outer_mutant() {
-        let wrap = |range, before: &str, after: &str| Wrap {
+        let wrap_range = |range, before: &str, after: &str| Wrap {
             id: Some(0),
             range,
             before: before.into(),
             after: after.into(),
         };
         let wraps = vec![
-            wrap(4..5, "[", "]"),
-            wrap(0..5, "(", ")"),
-            wrap(0..5, "{", "}"),
-            wrap(0..1, "<", ">"),
-            wrap(2..2, "!", ""),
-            wrap(6..7, "_", ""),
+            wrap_range(4..5, "[", "]"),
+            wrap_range(0..5, "(", ")"),
+            wrap_range(0..5, "{", "}"),
+            wrap_range(0..1, "<", ">"),
+            wrap_range(2..2, "!", ""),
+            wrap_range(6..7, "_", ""),
         ];
         let (text, placed) = weave("a b c d", wraps);
         assert_eq!(text, "({<a> !b [c]}) _d");

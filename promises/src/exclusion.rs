@@ -95,11 +95,13 @@ fn overlaps<I: Copy + Eq>(open: &[Belief<I>], belief: &Belief<I>) -> Vec<Overlap
         from: belief.from,
         to: other_belief.until.min(belief.until),
     };
-    let others = open
+    let other_overlaps = open
         .iter()
         .filter(|other_belief| other_belief.who != belief.who)
         .map(overlap_with);
-    others.filter(|overlap| overlap.to > overlap.from).collect()
+    other_overlaps
+        .filter(|overlap| overlap.to > overlap.from)
+        .collect()
 }
 
 #[cfg(test)]

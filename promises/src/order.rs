@@ -37,8 +37,8 @@ impl<I: Ord + Clone> Line<I> {
 
     /// Like [`first`](Self::first), but considers only the clients for which `is_matching` returns true.
     pub fn first_of(&self, is_matching: impl Fn(&I) -> bool) -> Option<(u64, &I)> {
-        let first = self.waiting.iter().find(|(_, client)| is_matching(client));
-        first.map(|(since, client)| (*since, client))
+        let first_match = self.waiting.iter().find(|(_, client)| is_matching(client));
+        first_match.map(|(since, client)| (*since, client))
     }
 
     /// Checks whether a client that obtained the lock has overtaken a queued client. If so, returns the client that has

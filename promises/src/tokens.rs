@@ -91,8 +91,8 @@ impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
         let largest = earlier_count
             .checked_sub(1)
             .map(|last| given_tokens.records[last]);
-        let last = given_tokens.records.last();
-        if last.is_none_or(|last| last.token < new.token) {
+        let last_record = given_tokens.records.last();
+        if last_record.is_none_or(|last| last.token < new.token) {
             given_tokens.records.push(new);
         }
         largest

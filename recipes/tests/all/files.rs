@@ -12,7 +12,7 @@ use quorate_testbed::ServerDir;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::proof::prove;
-use crate::{NEW, OLD, has_program};
+use crate::{NEW_TOKEN, OLD_TOKEN, has_program};
 
 /// An empty directory. `None` if a program is missing that the recipe uses.
 fn create_directory() -> Option<Arc<ServerDir>> {
@@ -39,9 +39,9 @@ fn spawn_recipe(directory: &ServerDir, token: u64, value: &str) -> Child {
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let new_file = directory.path().join(format!("new.{count}"));
     fs::write(&new_file, value).unwrap();
-    let call = "fenced_write data \"$1\" \"$2\"; code=$?; rm \"$2\"; exit $code";
+    let shell_call = "fenced_write data \"$1\" \"$2\"; code=$?; rm \"$2\"; exit $code";
     let new_path = new_file.display().to_string();
-    spawn_shell(directory, call, &[&token.to_string(), &new_path])
+    spawn_shell(directory, shell_call, &[&token.to_string(), &new_path])
 }
 
 fn is_accepted(mut child: Child) -> bool {
@@ -88,23 +88,23 @@ fn file_recipe_refuses_an_older_token_in_every_order_of_waiting_processes() {
     let Some(directory) = create_directory() else {
         return;
     };
-    for order in [[OLD, NEW], [NEW, OLD]] {
+    for order in [[OLD_TOKEN, NEW_TOKEN], [NEW_TOKEN, OLD_TOKEN]] {
         let _ = fs::remove_file(directory.path().join("data.fence"));
-        let lock = File::create(directory.path().join("data.lock")).unwrap();
-        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        let lock_file = File::create(directory.path().join("data.lock")).unwrap();
+        flock(&lock_file, FlockOperation::LockExclusive).unwrap();
         let children = order.map(|token| {
             let child = spawn_recipe(&directory, token, &token.to_string());
             // This only makes the intended order likely. The result does not depend on it.
             std::thread::sleep(Duration::from_millis(100));
             child
         });
-        drop(lock);
+        drop(lock_file);
         for (token, child) in order.into_iter().zip(children) {
             let is_accepted = is_accepted(child);
-            assert!(is_accepted || token == OLD, "{order:?}");
+            assert!(is_accepted || token == OLD_TOKEN, "{order:?}");
         }
-        assert_eq!(read_data(&directory), NEW.to_string());
-        assert!(!is_accepted(spawn_recipe(&directory, OLD, "old")));
+        assert_eq!(read_data(&directory), NEW_TOKEN.to_string());
+        assert!(!is_accepted(spawn_recipe(&directory, OLD_TOKEN, "old")));
     }
 }
 
@@ -113,11 +113,15 @@ fn file_recipe_refuses_an_older_token_after_a_crash_between_token_and_data() {
     let Some(directory) = create_directory() else {
         return;
     };
-    assert!(is_accepted(spawn_recipe(&directory, OLD, "old")));
+    assert!(is_accepted(spawn_recipe(&directory, OLD_TOKEN, "old")));
     // A crash of the newer holder after the first `mv`: the file with the token is new, and the data is old.
-    fs::write(directory.path().join("data.fence"), format!("{NEW}\n")).unwrap();
-    assert!(!is_accepted(spawn_recipe(&directory, OLD, "older")));
-    assert!(is_accepted(spawn_recipe(&directory, NEW, "new")));
+    fs::write(
+        directory.path().join("data.fence"),
+        format!("{NEW_TOKEN}\n"),
+    )
+    .unwrap();
+    assert!(!is_accepted(spawn_recipe(&directory, OLD_TOKEN, "older")));
+    assert!(is_accepted(spawn_recipe(&directory, NEW_TOKEN, "new")));
     assert_eq!(read_data(&directory), "new");
 }
 
@@ -128,7 +132,7 @@ fn file_recipe_fails_if_its_token_file_cannot_be_read() {
     };
     for text in ["", "none\n"] {
         fs::write(directory.path().join("data.fence"), text).unwrap();
-        let status = spawn_recipe(&directory, NEW, "new").wait().unwrap();
+        let status = spawn_recipe(&directory, NEW_TOKEN, "new").wait().unwrap();
         assert_eq!(status.code(), Some(1), "{text:?}");
         assert_eq!(read_data(&directory), "");
     }
@@ -148,8 +152,10 @@ fn file_recipe_refuses_what_is_not_a_token() {
         "99999999999999999999",
     ] {
         fs::write(directory.path().join("new"), "new").unwrap();
-        let call = "fenced_write data \"$1\" new";
-        let status = spawn_shell(&directory, call, &[token]).wait().unwrap();
+        let shell_call = "fenced_write data \"$1\" new";
+        let status = spawn_shell(&directory, shell_call, &[token])
+            .wait()
+            .unwrap();
         assert_eq!(status.code(), Some(1), "{token:?}");
         assert_eq!(read_data(&directory), "");
     }
@@ -161,17 +167,17 @@ fn file_recipe_without_a_new_file_stores_the_token_before_the_holder_reads() {
     let Some(directory) = create_directory() else {
         return;
     };
-    assert!(is_accepted(spawn_recipe(&directory, OLD, "10 left")));
-    let call = "fenced_write data \"$1\"";
+    assert!(is_accepted(spawn_recipe(&directory, OLD_TOKEN, "10 left")));
+    let shell_call = "fenced_write data \"$1\"";
     assert!(is_accepted(spawn_shell(
         &directory,
-        call,
-        &[&NEW.to_string()]
+        shell_call,
+        &[&NEW_TOKEN.to_string()]
     )));
     assert_eq!(read_data(&directory), "10 left");
-    assert!(!is_accepted(spawn_recipe(&directory, OLD, "9 left")));
+    assert!(!is_accepted(spawn_recipe(&directory, OLD_TOKEN, "9 left")));
     assert_eq!(read_data(&directory), "10 left");
-    assert!(is_accepted(spawn_recipe(&directory, NEW, "9 left")));
+    assert!(is_accepted(spawn_recipe(&directory, NEW_TOKEN, "9 left")));
 }
 
 #[test]
@@ -183,8 +189,8 @@ fn file_of_a_program_that_fails_is_not_stored() {
         let write_program =
             format!("printf '%s\\n' '#!/bin/sh' '{program}' >program; chmod +x program");
         let use_file = recipe("file-use");
-        let call = format!("{write_program}; QUORATE_FENCING_TOKEN={NEW}; {use_file}");
-        spawn_shell(&directory, &call, &[]).wait().unwrap()
+        let shell_call = format!("{write_program}; QUORATE_FENCING_TOKEN={NEW_TOKEN}; {use_file}");
+        spawn_shell(&directory, &shell_call, &[]).wait().unwrap()
     };
     assert!(store_output_of("echo whole").success());
     assert_eq!(read_data(&directory), "whole\n");
@@ -195,7 +201,7 @@ fn file_of_a_program_that_fails_is_not_stored() {
     assert!(is_accepted(spawn_shell(
         &directory,
         pipe_call,
-        &[&NEW.to_string()]
+        &[&NEW_TOKEN.to_string()]
     )));
     assert_eq!(read_data(&directory), "half\n");
 }

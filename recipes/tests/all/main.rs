@@ -12,9 +12,9 @@ mod sqlite;
 mod store_server;
 
 /// A token of these days, which an earlier holder has.
-const OLD: u64 = 1_795_867_843_360_792;
+const OLD_TOKEN: u64 = 1_795_867_843_360_792;
 /// The token of the next holder.
-const NEW: u64 = OLD + 1;
+const NEW_TOKEN: u64 = OLD_TOKEN + 1;
 
 /// Whether `program` can be started. If not, reports that the current test did not run. `package` has the program.
 fn has_program(program: &str, package: &str) -> bool {

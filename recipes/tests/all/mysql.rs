@@ -10,7 +10,7 @@ use quorate_testbed::{MariaDb, MariaDbOptions};
 
 use crate::proof::{assert_older_run_is_refused, prove};
 use crate::session::{Program, Session, body, is_one_row, literal, wait_until_one_is_blocked};
-use crate::{NEW, OLD, not_run};
+use crate::{NEW_TOKEN, OLD_TOKEN, not_run};
 
 /// A server with the table `documents` and its columns in the database `test`. `None` if MariaDB is not installed.
 fn start_server() -> Option<Arc<MariaDb>> {
@@ -19,9 +19,12 @@ fn start_server() -> Option<Arc<MariaDb>> {
         return None;
     }
     let server = MariaDb::start(MariaDbOptions::new()).unwrap_or_else(|error| panic!("{error}"));
-    let table = "id VARCHAR(100) PRIMARY KEY, body TEXT NOT NULL";
+    let table_columns = "id VARCHAR(100) PRIMARY KEY, body TEXT NOT NULL";
     run_sql(&server, "CREATE DATABASE test");
-    run_sql(&server, &format!("CREATE TABLE test.documents ({table})"));
+    run_sql(
+        &server,
+        &format!("CREATE TABLE test.documents ({table_columns})"),
+    );
     for recipe in [recipe("mysql-column"), recipe("mysql-fences")] {
         run_sql(&server, &format!("USE test; {recipe}"));
     }
@@ -53,12 +56,12 @@ fn prepared_execution(statement: &str, values: &[&str]) -> String {
     let names: Vec<String> = (0..values.len())
         .map(|index| format!("@v{index}"))
         .collect();
-    let sets: Vec<String> = names
+    let assignments: Vec<String> = names
         .iter()
         .zip(values)
         .map(|(name, value)| format!("SET {name} = {value};"))
         .collect();
-    let (sets_text, names_text) = (sets.concat(), names.join(", "));
+    let (sets_text, names_text) = (assignments.concat(), names.join(", "));
     format!("{sets_text} PREPARE p FROM {quoted_statement}; EXECUTE p USING {names_text}; SELECT ROW_COUNT();")
         .replace('\n', " ")
 }
@@ -78,25 +81,29 @@ fn insert(session: &mut Session) {
 }
 
 fn wait_until_one_session_is_blocked(server: &MariaDb) {
-    let count = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
-    wait_until_one_is_blocked(|| run_sql(server, count));
+    let count_waiting =
+        "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+    wait_until_one_is_blocked(|| run_sql(server, count_waiting));
 }
 
 #[tokio::test]
 async fn mysql_recipes_for_one_row_refuse_older_tokens() {
     let Some(server) = start_server() else { return };
     let shared_server = Arc::clone(&server);
-    let write = |session: &mut Session, token: u64, value: &str| {
+    let write_row = |session: &mut Session, token: u64, value: &str| {
         session.succeed("START TRANSACTION;");
         insert(session);
         let is_accepted = update(session, token, value);
         session.succeed("COMMIT;");
         is_accepted
     };
-    prove(move || open_session(&shared_server), write, body).await;
+    prove(move || open_session(&shared_server), write_row, body).await;
     server.restart().unwrap();
     let mut session = open_session(&server);
-    assert!(!write(&mut session, NEW, "old"), "after a restart");
+    assert!(
+        !write_row(&mut session, NEW_TOKEN, "old"),
+        "after a restart"
+    );
 }
 
 #[test]
@@ -114,7 +121,7 @@ fn mysql_update_that_waits_for_another_holder_sees_the_newer_token() {
     };
     for level in ["READ COMMITTED", "REPEATABLE READ"] {
         for snapshot_setting in snapshot_settings {
-            for (first_token, second_token) in [(OLD, NEW), (NEW, OLD)] {
+            for (first_token, second_token) in [(OLD_TOKEN, NEW_TOKEN), (NEW_TOKEN, OLD_TOKEN)] {
                 let (mut first, mut second) = (open_session(&server), open_session(&server));
                 run_sql(
                     &server,
@@ -122,11 +129,11 @@ fn mysql_update_that_waits_for_another_holder_sees_the_newer_token() {
                 );
                 first.succeed("START TRANSACTION;");
                 assert!(update(&mut first, first_token, &first_token.to_string()));
-                let begin = format!(
+                let begin_statements = format!(
                     "SET TRANSACTION ISOLATION LEVEL {level}; START TRANSACTION; SELECT fence FROM documents;"
                 );
                 second.succeed(snapshot_setting);
-                assert_eq!(second.succeed(&begin), "0\n");
+                assert_eq!(second.succeed(&begin_statements), "0\n");
                 let second_update = update_statement(
                     recipe("mysql-update"),
                     second_token,
@@ -143,13 +150,13 @@ fn mysql_update_that_waits_for_another_holder_sees_the_newer_token() {
                 }
                 assert_eq!(
                     is_one_row(&answer),
-                    second_token == NEW,
+                    second_token == NEW_TOKEN,
                     "{level} {snapshot_setting}"
                 );
                 second.succeed("COMMIT;");
                 assert_eq!(
                     body(&mut first),
-                    NEW.to_string(),
+                    NEW_TOKEN.to_string(),
                     "{level} {snapshot_setting}"
                 );
             }
@@ -178,8 +185,8 @@ async fn mysql_repeated_write_looks_refused_without_the_counter() {
             recipe("mysql-update"),
         ] {
             let statement = statement.trim_end().trim_end_matches(';');
-            let values = ("value", NEW, "a", NEW);
-            client.exec_drop(statement, values).await.unwrap();
+            let statement_values = ("value", NEW_TOKEN, "a", NEW_TOKEN);
+            client.exec_drop(statement, statement_values).await.unwrap();
             rows.push(client.affected_rows());
         }
         let repeated_rows = u64::from(found_rows);
@@ -188,7 +195,7 @@ async fn mysql_repeated_write_looks_refused_without_the_counter() {
             [1, repeated_rows, 1, 1],
             "CLIENT_FOUND_ROWS: {found_rows}"
         );
-        let (statement, values) = (recipe("mysql-update"), ("value", OLD, "a", OLD));
+        let (statement, values) = (recipe("mysql-update"), ("value", OLD_TOKEN, "a", OLD_TOKEN));
         client
             .exec_drop(statement.trim_end().trim_end_matches(';'), values)
             .await
@@ -223,11 +230,14 @@ fn mysql_transaction_is_ended_by_a_statement_that_commits_implicitly() {
     let store =
         |token: u64| prepared_execution(recipe("mysql-store"), &[&token.to_string(), "'docs'"]);
     older.succeed(&begin_statements());
-    older.succeed(&store(OLD));
+    older.succeed(&store(OLD_TOKEN));
     older.succeed("CREATE TABLE another (id INT);");
     // The newer holder does not wait.
-    assert_eq!(selected_token(&newer.execute(&begin_statements())), OLD);
-    newer.succeed(&store(NEW));
+    assert_eq!(
+        selected_token(&newer.execute(&begin_statements())),
+        OLD_TOKEN
+    );
+    newer.succeed(&store(NEW_TOKEN));
     newer.succeed("UPDATE documents SET body = 'new'; COMMIT;");
     older.succeed("UPDATE documents SET body = 'old'; COMMIT;");
     assert_eq!(body(&mut newer), "old");
@@ -257,24 +267,24 @@ fn selected_token(answer: &str) -> u64 {
 fn mysql_transaction_over_several_tables_is_refused_as_a_whole() {
     let Some(server) = start_server() else { return };
     let (mut first, mut second) = (open_session(&server), open_session(&server));
-    let begin = begin_statements();
+    let begin_statements = begin_statements();
     let store =
         |token: u64| prepared_execution(recipe("mysql-store"), &[&token.to_string(), "'docs'"]);
     for level in ["READ COMMITTED", "REPEATABLE READ"] {
         for session in [&mut first, &mut second] {
             session.succeed(&format!("SET SESSION TRANSACTION ISOLATION LEVEL {level};"));
         }
-        for (first_token, second_token) in [(OLD, NEW), (NEW, OLD)] {
+        for (first_token, second_token) in [(OLD_TOKEN, NEW_TOKEN), (NEW_TOKEN, OLD_TOKEN)] {
             run_sql(
                 &server,
                 "DELETE FROM test.fences; DELETE FROM test.documents",
             );
-            assert_eq!(selected_token(&first.execute(&begin)), 0);
+            assert_eq!(selected_token(&first.execute(&begin_statements)), 0);
             first.succeed(&store(first_token));
             first.succeed(&format!(
                 "INSERT INTO documents (id, body) VALUES ('a', '{first_token}');"
             ));
-            second.send(&begin);
+            second.send(&begin_statements);
             wait_until_one_session_is_blocked(&server);
             first.succeed("COMMIT;");
             assert_eq!(selected_token(&second.receive()), first_token, "{level}");
@@ -288,11 +298,11 @@ fn mysql_transaction_over_several_tables_is_refused_as_a_whole() {
             } else {
                 second.succeed("ROLLBACK;");
             }
-            assert_eq!(body(&mut first), NEW.to_string(), "{level}");
+            assert_eq!(body(&mut first), NEW_TOKEN.to_string(), "{level}");
             first.succeed("DELETE FROM documents;");
             assert_eq!(
-                selected_token(&first.execute(&begin)),
-                NEW,
+                selected_token(&first.execute(&begin_statements)),
+                NEW_TOKEN,
                 "without the row"
             );
             first.succeed("ROLLBACK;");
@@ -322,7 +332,7 @@ async fn mysql_triggers_refuse_unchanged_statements_with_an_older_token() {
     insert(&mut open_session(&server));
     open_session(&server).succeed(recipe("mysql-trigger"));
     let shared_server = Arc::clone(&server);
-    let write = |session: &mut Session, token: u64, value: &str| {
+    let write_row = |session: &mut Session, token: u64, value: &str| {
         session.succeed(&prepared_execution(
             recipe("mysql-token"),
             &[&token.to_string()],
@@ -332,12 +342,15 @@ async fn mysql_triggers_refuse_unchanged_statements_with_an_older_token() {
         assert!(is_refused || answer.is_empty(), "{answer}");
         !is_refused
     };
-    prove(move || open_session(&shared_server), write, body).await;
+    prove(move || open_session(&shared_server), write_row, body).await;
     server.restart().unwrap();
     let mut session = open_session(&server);
-    assert!(!write(&mut session, NEW, "old"), "after a restart");
+    assert!(
+        !write_row(&mut session, NEW_TOKEN, "old"),
+        "after a restart"
+    );
 
-    for token in [NEW.to_string(), "NULL".to_owned()] {
+    for token in [NEW_TOKEN.to_string(), "NULL".to_owned()] {
         for statement in [
             "INSERT INTO documents (id, body) VALUES ('b', 'old')",
             "UPDATE documents SET body = 'old'",
@@ -366,7 +379,7 @@ fn mysql_triggers_make_holders_wait_for_each_other() {
     insert(&mut open_session(&server));
     open_session(&server).succeed(recipe("mysql-trigger"));
     let (mut first, mut second) = (open_session(&server), open_session(&server));
-    for (first_token, second_token) in [(OLD, NEW), (NEW, OLD)] {
+    for (first_token, second_token) in [(OLD_TOKEN, NEW_TOKEN), (NEW_TOKEN, OLD_TOKEN)] {
         run_sql(&server, "DELETE FROM test.fences");
         first.succeed(&format!(
             "SET @quorate_token = {first_token}; START TRANSACTION;"
@@ -377,7 +390,11 @@ fn mysql_triggers_make_holders_wait_for_each_other() {
         wait_until_one_session_is_blocked(&server);
         first.succeed("COMMIT;");
         let answer = second.receive();
-        assert_eq!(answer.contains("fenced: "), second_token == OLD, "{answer}");
-        assert_eq!(body(&mut first), NEW.to_string());
+        assert_eq!(
+            answer.contains("fenced: "),
+            second_token == OLD_TOKEN,
+            "{answer}"
+        );
+        assert_eq!(body(&mut first), NEW_TOKEN.to_string());
     }
 }

@@ -8,7 +8,7 @@ use quorate_recipes::recipe;
 use quorate_testbed::ServerDir;
 
 use crate::store_server::{Moto, StoreServer};
-use crate::{NEW, OLD, not_run};
+use crate::{NEW_TOKEN, OLD_TOKEN, not_run};
 
 /// Whether `curl` is missing, with which the recipes send their requests. If so, reports the test as not run.
 fn is_curl_missing() -> bool {
@@ -46,8 +46,8 @@ fn put_status(url: &str, token: &str, value: &str) -> i32 {
     let value_file = directory.path().join("value");
     fs::write(&value_file, value).unwrap();
     let file_path = value_file.display().to_string();
-    let call = "fenced_put \"$1\" \"$2\" \"$3\"";
-    run_shell(recipe("s3-put"), call, &[url, token, &file_path])
+    let shell_call = "fenced_put \"$1\" \"$2\" \"$3\"";
+    run_shell(recipe("s3-put"), shell_call, &[url, token, &file_path])
 }
 
 fn put(url: &str, token: u64, value: &str) -> bool {
@@ -88,12 +88,12 @@ fn write_in_turn(url: &str) {
         (9, true),
         (10, true),
         (9, false),
-        (OLD, true),
-        (NEW, true),
-        (OLD, false),
-        (NEW, true),
-        (NEW, true),
-        (OLD, false),
+        (OLD_TOKEN, true),
+        (NEW_TOKEN, true),
+        (OLD_TOKEN, false),
+        (NEW_TOKEN, true),
+        (NEW_TOKEN, true),
+        (OLD_TOKEN, false),
         (10, false),
     ] {
         let value = format!("value of {token}");
@@ -102,7 +102,7 @@ fn write_in_turn(url: &str) {
             assert_eq!(read_value(url), value);
         }
     }
-    assert_eq!(read_value(url), format!("value of {NEW}"));
+    assert_eq!(read_value(url), format!("value of {NEW_TOKEN}"));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn object_store_recipe_reads_again_if_another_holder_writes_between_its_read_and
     }
     // The object may exist before, with an ETag, or not.
     for exists in [false, true] {
-        for (own_token, other_token) in [(OLD, NEW), (NEW, OLD)] {
+        for (own_token, other_token) in [(OLD_TOKEN, NEW_TOKEN), (NEW_TOKEN, OLD_TOKEN)] {
             let store = StoreServer::start(false);
             let url = store.url("report");
             if exists {
@@ -153,8 +153,8 @@ fn object_store_recipe_reads_again_if_another_holder_writes_between_its_read_and
             });
             let is_accepted = put(&url, own_token, &own_token.to_string());
             assert!(store.has_job_run());
-            assert_eq!(is_accepted, own_token == NEW, "{exists} {own_token}");
-            assert_eq!(read_value(&url), NEW.to_string());
+            assert_eq!(is_accepted, own_token == NEW_TOKEN, "{exists} {own_token}");
+            assert_eq!(read_value(&url), NEW_TOKEN.to_string());
         }
     }
 }
@@ -169,7 +169,7 @@ fn object_store_recipe_fails_if_not_all_of_the_pointer_arrives() {
         for has_length in [true, false] {
             let store = StoreServer::start(false);
             let url = store.url("report");
-            assert!(put(&url, NEW, "new"));
+            assert!(put(&url, NEW_TOKEN, "new"));
             store.cut_next_answer(cut_after, has_length);
             assert_eq!(put_status(&url, "18", "old"), 1, "{cut_after} {has_length}");
             assert_eq!(read_value(&url), "new");
@@ -202,12 +202,12 @@ fn object_store_client_that_is_refused_late_changes_no_data() {
     }
     let store = StoreServer::start(false);
     let url = store.url("report");
-    assert!(put(&url, OLD, "old"));
+    assert!(put(&url, OLD_TOKEN, "old"));
     let old_data_url = data_url(&url);
     let url_of_other = url.clone();
     // The older holder has uploaded its second value when the newer one writes.
-    store.before_next_put(move || assert!(put(&url_of_other, NEW, "new")));
-    assert!(!put(&url, OLD, "late"));
+    store.before_next_put(move || assert!(put(&url_of_other, NEW_TOKEN, "new")));
+    assert!(!put(&url, OLD_TOKEN, "late"));
     assert!(store.has_job_run());
     assert_eq!(curl(&[&old_data_url]), "old");
     assert_eq!(read_value(&url), "new");
@@ -219,30 +219,30 @@ fn object_store_recipe_without_a_file_stores_the_token_before_the_holder_reads()
         return;
     }
     let store_token = |url: &str| {
-        let call = "fenced_put \"$1\" \"$2\"";
+        let shell_call = "fenced_put \"$1\" \"$2\"";
         assert_eq!(
-            run_shell(recipe("s3-put"), call, &[url, &NEW.to_string()]),
+            run_shell(recipe("s3-put"), shell_call, &[url, &NEW_TOKEN.to_string()]),
             0
         );
     };
     let store = StoreServer::start(false);
     let url = store.url("report");
-    assert!(put(&url, OLD, "10 left"));
+    assert!(put(&url, OLD_TOKEN, "10 left"));
     store_token(&url);
     assert_eq!(read_value(&url), "10 left");
-    assert!(!put(&url, OLD, "9 left"));
+    assert!(!put(&url, OLD_TOKEN, "9 left"));
     assert_eq!(read_value(&url), "10 left");
-    assert!(put(&url, NEW, "9 left"));
+    assert!(put(&url, NEW_TOKEN, "9 left"));
     // A write of the older holder during the claim is kept.
     let (url, url_of_other) = (store.url("another"), store.url("another"));
-    store.before_next_put(move || assert!(put(&url_of_other, OLD, "9 left")));
+    store.before_next_put(move || assert!(put(&url_of_other, OLD_TOKEN, "9 left")));
     store_token(&url);
     assert_eq!(read_value(&url), "9 left");
     // If nothing has been stored, older tokens are refused as well.
     let url = store.url("empty");
     store_token(&url);
-    assert!(!put(&url, OLD, "old"));
-    assert!(put(&url, NEW, "new"));
+    assert!(!put(&url, OLD_TOKEN, "old"));
+    assert!(put(&url, NEW_TOKEN, "new"));
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn object_store_recipe_shows_the_secret_in_no_command_line() {
         let line_with_secret = lines.iter().find(|line| line.contains(SECRET));
         assert_eq!(line_with_secret, None);
     });
-    assert!(put(&url, NEW, "new"));
+    assert!(put(&url, NEW_TOKEN, "new"));
     assert!(store.has_job_run());
 }
 
@@ -276,7 +276,7 @@ fn object_store_recipe_keeps_the_newest_of_concurrent_writes() {
     let store = StoreServer::start(false);
     let url = store.url("report");
     for round in 0..10 {
-        let newest = OLD + 10 * round;
+        let newest = OLD_TOKEN + 10 * round;
         let tokens = [newest - 3, newest - 2, newest, newest - 1];
         let outcomes = thread::scope(|scope| {
             let url = &url;
@@ -292,25 +292,27 @@ fn object_store_recipe_keeps_the_newest_of_concurrent_writes() {
 /// Checks that a token in the metadata does not protect: the ETag stays the same if a newer holder writes the same
 /// body.
 fn assert_etag_ignores_metadata(url: &str) {
-    let write = |token: u64, condition: &str| {
+    let put_if = |token: u64, condition: &str| {
         let metadata = format!("x-amz-meta-fence: {token}");
         // With the type of a form, which is the default of `curl`, moto would store an empty body.
-        let body = ["--data-binary", "same", "-H", "Content-Type: text/plain"];
+        let body_arguments = ["--data-binary", "same", "-H", "Content-Type: text/plain"];
         let put = ["-o", "/dev/null", "-w", "%{http_code}", "-X", "PUT", url];
         let headers = ["-H", &metadata, "-H", condition];
-        curl(&[&put[..], &body, &headers].concat())
+        curl(&[&put[..], &body_arguments, &headers].concat())
     };
     let read_etag = || {
-        let head = curl(&["-I", url]).to_lowercase();
-        let etag_header = head.lines().find_map(|line| line.strip_prefix("etag: "));
+        let head_reply = curl(&["-I", url]).to_lowercase();
+        let etag_header = head_reply
+            .lines()
+            .find_map(|line| line.strip_prefix("etag: "));
         etag_header.expect("an ETag").trim().to_owned()
     };
-    assert_eq!(write(9, "If-None-Match: *"), "200");
+    assert_eq!(put_if(9, "If-None-Match: *"), "200");
     assert_eq!(curl(&[url]), "same");
     let condition_of_seen_etag = format!("If-Match: {}", read_etag());
-    assert_eq!(write(NEW, &condition_of_seen_etag), "200");
+    assert_eq!(put_if(NEW_TOKEN, &condition_of_seen_etag), "200");
     assert_eq!(
-        write(OLD, &condition_of_seen_etag),
+        put_if(OLD_TOKEN, &condition_of_seen_etag),
         "200",
         "the older holder must not notice the newer one"
     );

@@ -17,7 +17,10 @@ fn every_code_block_of_the_page_has_a_name_and_is_used_by_a_test() {
         .map(|file| fs::read_to_string(file.expect("a file").path()).expect("a text"))
         .collect();
     for name in recipes.keys() {
-        let call = format!("recipe(\"{name}\")");
-        assert!(tests.contains(&call), "no test uses the recipe {name}");
+        let recipe_call = format!("recipe(\"{name}\")");
+        assert!(
+            tests.contains(&recipe_call),
+            "no test uses the recipe {name}"
+        );
     }
 }

@@ -8,7 +8,7 @@ use quorate_testbed::Postgres;
 
 use crate::proof::{assert_older_run_is_refused, prove};
 use crate::session::{Program, Session, body, literal, wait_until_one_is_blocked};
-use crate::{NEW, OLD, not_run};
+use crate::{NEW_TOKEN, OLD_TOKEN, not_run};
 
 /// A server with the table `documents` and its column for tokens. `None` if PostgreSQL is not installed.
 fn start_server() -> Option<Arc<Postgres>> {
@@ -83,7 +83,10 @@ async fn prove_recipe(server: &Arc<Postgres>, recipe: &'static str) {
     server.restart().unwrap();
     let mut session = open_session(server);
     let stored = body(&mut session);
-    assert!(!write(&mut session, recipe, NEW, "old"), "after a restart");
+    assert!(
+        !write(&mut session, recipe, NEW_TOKEN, "old"),
+        "after a restart"
+    );
     assert_eq!(body(&mut session), stored);
 }
 
@@ -100,7 +103,7 @@ fn postgres_update_that_waits_for_another_holder_sees_the_newer_token() {
     let Some(server) = start_server() else { return };
     let (mut first, mut second) = (open_session(&server), open_session(&server));
     for recipe in ["updating", "upserting"] {
-        for (first_token, second_token) in [(OLD, NEW), (NEW, OLD)] {
+        for (first_token, second_token) in [(OLD_TOKEN, NEW_TOKEN), (NEW_TOKEN, OLD_TOKEN)] {
             for level in ["READ COMMITTED", "REPEATABLE READ"] {
                 run_sql(&server, "TRUNCATE documents");
                 run_sql(
@@ -126,17 +129,21 @@ fn postgres_update_that_waits_for_another_holder_sees_the_newer_token() {
                     second.succeed(&format!("BEGIN ISOLATION LEVEL {level};"));
                     answer = second.execute(&second_write);
                 }
-                assert_eq!(is_one_row(&answer), second_token == NEW, "{recipe} {level}");
+                assert_eq!(
+                    is_one_row(&answer),
+                    second_token == NEW_TOKEN,
+                    "{recipe} {level}"
+                );
                 second.succeed("COMMIT;");
-                assert_eq!(body(&mut first), NEW.to_string(), "{recipe} {level}");
+                assert_eq!(body(&mut first), NEW_TOKEN.to_string(), "{recipe} {level}");
             }
         }
     }
     // If the newer holder rolls back, nothing newer was written, and the older token is accepted.
     run_sql(&server, "UPDATE documents SET fence = 0");
     first.succeed("BEGIN;");
-    assert!(write(&mut first, "updating", NEW, "new"));
-    second.send(&write_statement("updating", OLD, "old"));
+    assert!(write(&mut first, "updating", NEW_TOKEN, "new"));
+    second.send(&write_statement("updating", OLD_TOKEN, "old"));
     wait_until_one_session_is_blocked(&server);
     first.succeed("ROLLBACK;");
     assert!(is_one_row(&second.receive()));
@@ -148,22 +155,22 @@ fn postgres_holder_that_stores_its_token_before_it_reads_loses_no_write() {
     let (mut older, mut newer) = (open_session(&server), open_session(&server));
     for stores_token_first in [false, true] {
         run_sql(&server, "TRUNCATE documents");
-        assert!(write(&mut older, "upserting", OLD, "10 left"));
+        assert!(write(&mut older, "upserting", OLD_TOKEN, "10 left"));
         if stores_token_first {
-            let read_answer = newer.execute(&format!("EXECUTE reading('a', {NEW});"));
+            let read_answer = newer.execute(&format!("EXECUTE reading('a', {NEW_TOKEN});"));
             assert_eq!(read_answer, "10 left\nUPDATE 1\n");
         } else {
             assert_eq!(body(&mut newer), "10 left");
         }
         // The older holder sells one.
         assert_eq!(
-            write(&mut older, "updating", OLD, "9 left"),
+            write(&mut older, "updating", OLD_TOKEN, "9 left"),
             !stores_token_first
         );
         // The newer holder sells one ticket as well.
-        assert!(write(&mut newer, "updating", NEW, "9 left"));
+        assert!(write(&mut newer, "updating", NEW_TOKEN, "9 left"));
     }
-    let refused_answer = older.execute(&format!("EXECUTE reading('a', {OLD});"));
+    let refused_answer = older.execute(&format!("EXECUTE reading('a', {OLD_TOKEN});"));
     assert_eq!(refused_answer, "UPDATE 0\n");
 }
 
@@ -196,11 +203,11 @@ fn postgres_check_before_an_update_without_condition_lets_an_older_token_pass() 
     older.succeed(&format!("PREPARE wrong(text, bigint, text) AS {update}"));
     older.succeed("BEGIN;");
     assert_eq!(
-        older.execute(&format!("EXECUTE checking('a', {OLD});")),
+        older.execute(&format!("EXECUTE checking('a', {OLD_TOKEN});")),
         "t\n"
     );
-    assert!(write(&mut newer, "updating", NEW, "new"));
-    older.succeed(&write_statement("wrong", OLD, "old"));
+    assert!(write(&mut newer, "updating", NEW_TOKEN, "new"));
+    older.succeed(&write_statement("wrong", OLD_TOKEN, "old"));
     older.succeed("COMMIT;");
     assert_eq!(body(&mut newer), "old");
 }
@@ -210,7 +217,7 @@ fn postgres_transaction_over_several_tables_is_refused_as_a_whole() {
     let Some(server) = start_server() else { return };
     let (mut first, mut second) = (open_session(&server), open_session(&server));
     let begin_statement = |token: u64| format!("BEGIN; EXECUTE beginning('docs', {token});");
-    for (first_token, second_token) in [(OLD, NEW), (NEW, OLD)] {
+    for (first_token, second_token) in [(OLD_TOKEN, NEW_TOKEN), (NEW_TOKEN, OLD_TOKEN)] {
         run_sql(&server, "TRUNCATE fences; TRUNCATE documents");
         assert_eq!(
             first.succeed(&begin_statement(first_token)),
@@ -223,25 +230,25 @@ fn postgres_transaction_over_several_tables_is_refused_as_a_whole() {
         wait_until_one_session_is_blocked(&server);
         first.succeed("COMMIT;");
         let is_accepted = is_one_row(second.receive().trim_start_matches("BEGIN\n"));
-        assert_eq!(is_accepted, second_token == NEW);
+        assert_eq!(is_accepted, second_token == NEW_TOKEN);
         if is_accepted {
             second.succeed(&format!("UPDATE documents SET body = '{second_token}';"));
             second.succeed("COMMIT;");
         } else {
             second.succeed("ROLLBACK;");
         }
-        assert_eq!(body(&mut first), NEW.to_string());
+        assert_eq!(body(&mut first), NEW_TOKEN.to_string());
         // Without the row, the token is still known.
         assert!(
             first
-                .execute(&begin_statement(NEW))
+                .execute(&begin_statement(NEW_TOKEN))
                 .ends_with("INSERT 0 1\n")
         );
         first.succeed("DELETE FROM documents;");
         first.succeed("COMMIT;");
         assert!(
             first
-                .execute(&begin_statement(OLD))
+                .execute(&begin_statement(OLD_TOKEN))
                 .ends_with("INSERT 0 0\n")
         );
         first.succeed("ROLLBACK;");
@@ -284,11 +291,11 @@ async fn postgres_trigger_refuses_unchanged_statements_with_an_older_token() {
     prove(move || open_session(&shared_server), write, body).await;
     server.restart().unwrap();
     let mut session = open_session(&server);
-    assert!(!write(&mut session, NEW, "old"), "after a restart");
+    assert!(!write(&mut session, NEW_TOKEN, "old"), "after a restart");
 
     // Every kind of statement is refused, also without a token, and the error has a code of its own.
     session.succeed("\\set VERBOSITY verbose");
-    for setting in [String::new(), format!("EXECUTE setting('{NEW}');")] {
+    for setting in [String::new(), format!("EXECUTE setting('{NEW_TOKEN}');")] {
         for statement in [
             "INSERT INTO documents (id, body) VALUES ('b', 'old')",
             "UPDATE documents SET body = 'old'",
@@ -318,12 +325,12 @@ fn postgres_trigger_does_not_use_a_temporary_table_of_the_session() {
     run_sql(&server, recipe("postgres-trigger"));
     let (mut older, mut newer) = (open_session(&server), open_session(&server));
     // A statement that changes no row stores the token.
-    newer.succeed(&format!("BEGIN; EXECUTE setting('{NEW}');"));
+    newer.succeed(&format!("BEGIN; EXECUTE setting('{NEW_TOKEN}');"));
     let answer_to_no_change = newer.execute("UPDATE documents SET body = body WHERE false;");
     assert_eq!(answer_to_no_change, "UPDATE 0\n");
     newer.succeed("COMMIT;");
     older.succeed("CREATE TEMP TABLE fences (name text PRIMARY KEY, token bigint NOT NULL);");
-    older.succeed(&format!("BEGIN; EXECUTE setting('{OLD}');"));
+    older.succeed(&format!("BEGIN; EXECUTE setting('{OLD_TOKEN}');"));
     let answer = older.execute("UPDATE documents SET body = 'old';");
     assert!(answer.contains("fenced: a newer holder"), "{answer}");
 }
@@ -353,7 +360,7 @@ fn postgres_trigger_makes_holders_wait_for_each_other() {
     let Some(server) = start_server() else { return };
     run_sql(&server, recipe("postgres-trigger"));
     let (mut first, mut second) = (open_session(&server), open_session(&server));
-    for (first_token, second_token) in [(OLD, NEW), (NEW, OLD)] {
+    for (first_token, second_token) in [(OLD_TOKEN, NEW_TOKEN), (NEW_TOKEN, OLD_TOKEN)] {
         run_sql(
             &server,
             "TRUNCATE fences; ALTER TABLE documents DISABLE TRIGGER fence",
@@ -371,9 +378,17 @@ fn postgres_trigger_makes_holders_wait_for_each_other() {
         wait_until_one_session_is_blocked(&server);
         first.succeed("COMMIT;");
         let answer = second.receive();
-        assert_eq!(answer.contains("UPDATE 1"), second_token == NEW, "{answer}");
-        assert_eq!(answer.contains("fenced: "), second_token == OLD, "{answer}");
+        assert_eq!(
+            answer.contains("UPDATE 1"),
+            second_token == NEW_TOKEN,
+            "{answer}"
+        );
+        assert_eq!(
+            answer.contains("fenced: "),
+            second_token == OLD_TOKEN,
+            "{answer}"
+        );
         second.succeed("COMMIT;");
-        assert_eq!(body(&mut first), NEW.to_string());
+        assert_eq!(body(&mut first), NEW_TOKEN.to_string());
     }
 }

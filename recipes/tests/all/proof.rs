@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quorate::testing::{FencedWrite, FencingProof};
 use tokio::task::spawn_blocking;
 
-use crate::{NEW, OLD};
+use crate::{NEW_TOKEN, OLD_TOKEN};
 
 /// Proves that a resource refuses older tokens. `open` opens a connection, `write` returns whether the resource has
 /// accepted the token, and `read` returns the stored value. Each call has its own connection while it runs.
@@ -56,10 +56,10 @@ pub(crate) fn assert_older_run_is_refused(
     program: impl Fn(u64) -> Output,
     read: impl FnOnce() -> String,
 ) {
-    let newer_run = program(NEW);
+    let newer_run = program(NEW_TOKEN);
     assert!(newer_run.status.success(), "{newer_run:?}");
     assert_eq!(read(), "new");
-    let older_run = program(OLD);
+    let older_run = program(OLD_TOKEN);
     assert!(!older_run.status.success(), "{older_run:?}");
     let error = String::from_utf8_lossy(&older_run.stderr).into_owned();
     assert!(error.contains("fenced: a newer holder"), "{error}");

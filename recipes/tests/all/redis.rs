@@ -7,7 +7,7 @@ use quorate_recipes::recipe;
 use quorate_testbed::{Connection, Persistence, Reply, Server, ServerOptions};
 
 use crate::proof::prove;
-use crate::{NEW, OLD};
+use crate::{NEW_TOKEN, OLD_TOKEN};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -48,7 +48,7 @@ async fn redis_script_refuses_older_tokens() {
     server.restart().unwrap();
     let mut connection = server.connect(PATIENCE).unwrap();
     let stored = read_value(&mut connection);
-    assert!(!write(&mut connection, NEW, "old"), "after a restart");
+    assert!(!write(&mut connection, NEW_TOKEN, "old"), "after a restart");
     assert_eq!(read_value(&mut connection), stored);
 }
 
@@ -61,7 +61,7 @@ fn redis_holder_that_stores_its_token_before_it_reads_loses_no_write() {
         .replace("redis.call('SET', KEYS[1], ARGV[2])\n", "")
         .replace("return 'OK'", "return redis.call('GET', KEYS[1])");
     assert_eq!(read_script.matches("'SET'").count(), 1);
-    let token = NEW.to_string();
+    let token = NEW_TOKEN.to_string();
     let command = [
         "EVAL",
         &read_script,
@@ -70,18 +70,18 @@ fn redis_holder_that_stores_its_token_before_it_reads_loses_no_write() {
         "fence:{order:7}",
         &token,
     ];
-    assert!(write(&mut connection, OLD, "10 left"));
+    assert!(write(&mut connection, OLD_TOKEN, "10 left"));
     let stored = connection.command(&command).unwrap();
     assert_eq!(stored, Reply::from("10 left"));
-    assert!(!write(&mut connection, OLD, "9 left"));
-    assert!(write(&mut connection, NEW, "9 left"));
+    assert!(!write(&mut connection, OLD_TOKEN, "9 left"));
+    assert!(write(&mut connection, NEW_TOKEN, "9 left"));
 }
 
 #[test]
 fn redis_script_keeps_all_digits_of_the_largest_tokens() {
     let server = start_server(ServerOptions::new());
     let mut connection = server.connect(PATIENCE).unwrap();
-    let tokens = [9, 10, OLD, NEW, (1 << 53) - 1, 1 << 53];
+    let tokens = [9, 10, OLD_TOKEN, NEW_TOKEN, (1 << 53) - 1, 1 << 53];
     for (index, token) in tokens.into_iter().enumerate() {
         assert!(write(&mut connection, token, &token.to_string()));
         assert!(write(&mut connection, token, &token.to_string()));
@@ -126,7 +126,7 @@ fn redis_script_refuses_what_is_not_a_token() {
 fn redis_number_of_a_token_loses_digits_as_a_text() {
     let server = start_server(ServerOptions::new());
     let mut connection = server.connect(PATIENCE).unwrap();
-    let mut texts = [OLD, NEW].map(|token| {
+    let mut texts = [OLD_TOKEN, NEW_TOKEN].map(|token| {
         let command = ["EVAL", recipe("redis-wrong"), "0", &token.to_string()];
         let reply = connection.command(&command).unwrap();
         reply.text().expect("a text").into_owned()
@@ -149,8 +149,8 @@ fn redis_cluster_accepts_the_script_only_for_keys_with_one_hash_tag() {
         info.text().expect("a text").contains("cluster_state:ok")
     });
     assert!(is_ready);
-    assert!(write(&mut connection, NEW, "new"));
-    assert!(!write(&mut connection, OLD, "old"));
+    assert!(write(&mut connection, NEW_TOKEN, "new"));
+    assert!(!write(&mut connection, OLD_TOKEN, "old"));
     let reply = run_script(&mut connection, ["order:7", "fence:order:7"], "7", "x");
     assert!(
         matches!(&reply, Reply::Error(text) if text.starts_with("CROSSSLOT")),

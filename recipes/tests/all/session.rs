@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 /// The line that marks the end of an answer.
-const END: &str = "end-of-the-answer";
+const END_OF_ANSWER: &str = "end-of-the-answer";
 /// How long a statement may take until it waits for another session.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -18,12 +18,12 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// The command that makes the client program print [`END`].
+    /// The command that makes the client program print [`END_OF_ANSWER`].
     fn print_end(self) -> String {
         match self {
-            Self::Psql => format!("\\warn {END}"),
-            Self::MariaDb => format!("SELECT '{END}';"),
-            Self::Sqlite => format!(".print {END}"),
+            Self::Psql => format!("\\warn {END_OF_ANSWER}"),
+            Self::MariaDb => format!("SELECT '{END_OF_ANSWER}';"),
+            Self::Sqlite => format!(".print {END_OF_ANSWER}"),
         }
     }
 }
@@ -82,7 +82,7 @@ impl Session {
             let mut line = String::new();
             let length = self.output.read_line(&mut line).expect("readable output");
             assert!(length > 0, "the client program ended: {answer}");
-            if line.trim_end() == END {
+            if line.trim_end() == END_OF_ANSWER {
                 return answer;
             }
             answer.push_str(&line);

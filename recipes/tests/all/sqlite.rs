@@ -10,7 +10,7 @@ use quorate_testbed::ServerDir;
 
 use crate::proof::prove;
 use crate::session::{Program, Session, body, is_one_row, literal};
-use crate::{NEW, OLD, has_program};
+use crate::{NEW_TOKEN, OLD_TOKEN, has_program};
 
 /// The file of a database with the table `documents`. `None` if SQLite is not installed.
 fn create_database() -> Option<Arc<ServerDir>> {
@@ -107,7 +107,10 @@ async fn sqlite_recipes_for_one_row_refuse_older_tokens() {
         .await;
         drop(session);
         let mut session = open_session(&directory);
-        assert!(!write(&mut session, recipe, NEW, "old"), "in a new process");
+        assert!(
+            !write(&mut session, recipe, NEW_TOKEN, "old"),
+            "in a new process"
+        );
     }
 }
 
@@ -117,18 +120,28 @@ fn sqlite_process_that_is_killed_in_a_transaction_leaves_the_data_and_its_token(
         return;
     };
     let mut session = open_session(&directory);
-    assert!(write(&mut session, recipe("sqlite-upsert"), OLD, "old"));
+    assert!(write(
+        &mut session,
+        recipe("sqlite-upsert"),
+        OLD_TOKEN,
+        "old"
+    ));
     let mut killed_session = open_session(&directory);
     killed_session.succeed("BEGIN IMMEDIATE;");
     assert!(write(
         &mut killed_session,
         recipe("sqlite-update"),
-        NEW,
+        NEW_TOKEN,
         "new"
     ));
     drop(killed_session);
     assert_eq!(body(&mut session), "old");
-    assert!(write(&mut session, recipe("sqlite-update"), OLD, "again"));
+    assert!(write(
+        &mut session,
+        recipe("sqlite-update"),
+        OLD_TOKEN,
+        "again"
+    ));
 }
 
 /// Begins a transaction with the recipe.
@@ -145,7 +158,7 @@ fn sqlite_transaction_over_several_tables_is_refused_as_a_whole() {
     let Some(directory) = create_database() else {
         return;
     };
-    for (first_token, second_token) in [(OLD, NEW), (NEW, OLD)] {
+    for (first_token, second_token) in [(OLD_TOKEN, NEW_TOKEN), (NEW_TOKEN, OLD_TOKEN)] {
         let (mut first, mut second) = (open_session(&directory), open_session(&directory));
         first.succeed("DELETE FROM fences; DELETE FROM documents;");
         assert!(is_one_row(&first.execute(&begin_statement(first_token))));
@@ -156,7 +169,7 @@ fn sqlite_transaction_over_several_tables_is_refused_as_a_whole() {
         second.send(&begin_statement(second_token));
         first.succeed("COMMIT;");
         let is_accepted = is_one_row(&second.receive());
-        assert_eq!(is_accepted, second_token == NEW);
+        assert_eq!(is_accepted, second_token == NEW_TOKEN);
         if is_accepted {
             second.succeed(&format!(
                 "UPDATE documents SET body = '{second_token}'; COMMIT;"
@@ -164,10 +177,10 @@ fn sqlite_transaction_over_several_tables_is_refused_as_a_whole() {
         } else {
             second.succeed("ROLLBACK;");
         }
-        assert_eq!(body(&mut first), NEW.to_string());
+        assert_eq!(body(&mut first), NEW_TOKEN.to_string());
         first.succeed("DELETE FROM documents;");
         assert!(
-            !is_one_row(&first.execute(&begin_statement(OLD))),
+            !is_one_row(&first.execute(&begin_statement(OLD_TOKEN))),
             "without the row"
         );
     }
@@ -180,7 +193,10 @@ fn sqlite_client_that_goes_on_after_a_failed_begin_is_not_checked() {
     };
     let mut newer = open_session(&directory);
     newer.succeed("INSERT INTO documents (id, body) VALUES ('a', 'none');");
-    let begin = with_values(recipe("sqlite-transaction"), &["'docs'", &OLD.to_string()]);
+    let begin = with_values(
+        recipe("sqlite-transaction"),
+        &["'docs'", &OLD_TOKEN.to_string()],
+    );
     newer.succeed("BEGIN IMMEDIATE; UPDATE documents SET body = 'new';");
     // Without a timeout, the transaction fails at once. With `-bail`, no other statement is executed.
     let statements = format!("{begin}UPDATE documents SET body = 'old';\nCOMMIT;\n");
@@ -255,14 +271,14 @@ fn sqlite_triggers_refuse_a_connection_without_a_token_also_with_or_ignore() {
         ));
         session
     };
-    let mut session_without_token = session_of_holder(NEW);
+    let mut session_without_token = session_of_holder(NEW_TOKEN);
     session_without_token.succeed("DELETE FROM writer;");
     let answer = session_without_token.execute(statement);
     assert!(answer.contains("fenced: "), "no row in writer: {answer}");
     // `OR IGNORE` does not keep the token of a newer holder from being stored.
-    session_of_holder(OLD).succeed(statement);
-    session_of_holder(NEW).succeed(statement);
-    let answer = session_of_holder(OLD).execute(statement);
+    session_of_holder(OLD_TOKEN).succeed(statement);
+    session_of_holder(NEW_TOKEN).succeed(statement);
+    let answer = session_of_holder(OLD_TOKEN).execute(statement);
     assert!(answer.contains("fenced: "), "{answer}");
 }
 
@@ -298,8 +314,8 @@ async fn sqlite_triggers_refuse_unchanged_statements_with_an_older_token() {
     .await;
     open_session(&directory).succeed("DELETE FROM fences;");
     let (mut old_session, mut new_session) = (
-        session_of_holder(&directory, OLD),
-        session_of_holder(&directory, NEW),
+        session_of_holder(&directory, OLD_TOKEN),
+        session_of_holder(&directory, NEW_TOKEN),
     );
     for statement in [
         "UPDATE documents SET body = 'old'",

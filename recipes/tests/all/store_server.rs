@@ -110,10 +110,10 @@ impl State {
         } else {
             &full_length_header
         };
-        let head = format!(
+        let response_head = format!(
             "HTTP/1.1 {status} .\r\nETag: {etag}\r\n{length_header}Connection: close\r\n\r\n"
         );
-        let mut answer = [head.as_bytes(), &body].concat();
+        let mut answer = [response_head.as_bytes(), &body].concat();
         if let Some(cut) = cut {
             let text = String::from_utf8_lossy(&answer).into_owned();
             let cut_index = text.find(&cut.after).expect("the text of the cut");
@@ -133,8 +133,8 @@ impl State {
         }
         let (if_match, if_none_match) = (header("if-match"), header("if-none-match"));
         if request.method == "PUT" && (if_match.is_some() || if_none_match.is_some()) {
-            let job = lock_mutex(&self.next_job).take();
-            if let Some(job) = job {
+            let next_job = lock_mutex(&self.next_job).take();
+            if let Some(job) = next_job {
                 job();
             }
         }
