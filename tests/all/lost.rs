@@ -368,8 +368,8 @@ async fn force_release_without_a_confirmed_deletion_reports_that_the_holder_is_r
     for node in &nodes {
         node.set_rule(|_| Answered);
     }
-    let again = redlock.break_lock("job").await.expect("a valid name");
-    assert_ne!(again.verdict(), StatusVerdict::Unknown);
+    let second_break = redlock.break_lock("job").await.expect("a valid name");
+    assert_ne!(second_break.verdict(), StatusVerdict::Unknown);
     assert!(!nodes.iter().any(|node| has_lock(node)));
     // Without a majority for the records, nothing is sent.
     let _guard = take(&redlock, "job").await;

@@ -212,8 +212,8 @@ async fn one_in_six_renewals_refreshes_the_note() {
 async fn note_of_a_dead_holder_is_not_shown() {
     let masters = masters(3);
     let (holder, other) = (redlock(&masters), redlock(&masters));
-    let dead_guard = holder.lock("job").renewal(false);
-    let _dead = dead_guard
+    let dead_request = holder.lock("job").renewal(false);
+    let _dead = dead_request
         .note("the dead one")
         .acquire()
         .await

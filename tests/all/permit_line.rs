@@ -256,13 +256,13 @@ async fn tasks_get_permits_in_order_after_their_concurrent_requests_were_refused
     let masters = CountedMasters::with_delay(DELAY);
     let redlock = masters.counted_client();
     let mut held = all_permits(&masters.uncounted_client(), 3).await;
-    let order = Arc::new(Mutex::new(Vec::new()));
+    let acquire_order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for number in 0..6 {
-        let (redlock, order) = (redlock.clone(), order.clone());
+        let (redlock, acquire_order) = (redlock.clone(), acquire_order.clone());
         tasks.push(tokio::spawn(async move {
             let permit_guard = take_permit(&redlock, 3).await;
-            order.lock().expect("no panic").push(number);
+            acquire_order.lock().expect("no panic").push(number);
             permit_guard.release().await;
         }));
     }
@@ -284,7 +284,7 @@ async fn tasks_get_permits_in_order_after_their_concurrent_requests_were_refused
             .expect("each refused task must get a permit in its turn")
             .expect("no panic");
     }
-    assert_eq!(*order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(*acquire_order.lock().expect("no panic"), [0, 1, 2, 3, 4, 5]);
 }
 
 #[tokio::test]

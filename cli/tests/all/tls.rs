@@ -62,7 +62,7 @@ fn locks_work_on_masters_that_require_tls_and_client_certificates() {
         }
         Err(error) => panic!("{error}"),
     };
-    let quorate = |certificates: bool, args: &[&str]| {
+    let run_quorate = |certificates: bool, args: &[&str]| {
         let mut command = quorate_command();
         command
             .env("QUORATE_MASTERS", masters.urls().join(","))
@@ -76,17 +76,17 @@ fn locks_work_on_masters_that_require_tls_and_client_certificates() {
         output_of(command.args(args))
     };
     assert!(masters.urls()[0].starts_with("rediss://"));
-    let run = quorate(true, &["run", "--wait", "5s", "r", "--", "true"]);
+    let run = run_quorate(true, &["run", "--wait", "5s", "r", "--", "true"]);
     assert_eq!(run.code, Some(0), "{run:?}");
-    let doctor = quorate(true, &["doctor"]);
+    let doctor = run_quorate(true, &["doctor"]);
     assert!(doctor.stdout.contains("noeviction"), "{doctor:?}");
     assert!(!doctor.stdout.contains("reachable"), "{doctor:?}");
     // A process that had no connection before does not wait for another certificate.
     let endless = ["run", "r", "--", "true"];
-    let output = quorate(false, &endless);
+    let output = run_quorate(false, &endless);
     assert_eq!(output.code, Some(69), "{output:?}");
     assert!(output.stderr.contains("ca_file"), "{output:?}");
-    let doctor = quorate(false, &["doctor"]);
+    let doctor = run_quorate(false, &["doctor"]);
     assert!(doctor.stdout.contains("ca_file"), "{doctor:?}");
     a_process_that_had_no_connection_does_not_wait(&masters, &path_of("ca.pem"));
     let half = output_of(quorate_command().args([

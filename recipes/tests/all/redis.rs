@@ -71,8 +71,8 @@ fn redis_holder_that_stores_its_token_before_it_reads_loses_no_write() {
         &token,
     ];
     assert!(write(&mut connection, OLD_TOKEN, "10 left"));
-    let stored = connection.command(&command).unwrap();
-    assert_eq!(stored, Reply::from("10 left"));
+    let reply = connection.command(&command).unwrap();
+    assert_eq!(reply, Reply::from("10 left"));
     assert!(!write(&mut connection, OLD_TOKEN, "9 left"));
     assert!(write(&mut connection, NEW_TOKEN, "9 left"));
 }
