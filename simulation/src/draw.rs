@@ -33,7 +33,7 @@ impl Scenario {
         let (mut scenario, resources) = Self::draw_base(seed, masters);
         if scenario.settings.fencing {
             scenario.add_lock_kinds(&mut Rng::stream(seed, 4), resources);
-            scenario.add_notes(&mut Rng::stream(seed, 6));
+            scenario.add_notes_and_elections(&mut Rng::stream(seed, 6));
             scenario.add_values(&mut Rng::stream(seed, 5));
             scenario.add_removals(&mut Rng::stream(seed, 9));
             scenario.add_permits(&mut Rng::stream(seed, 8));

@@ -139,7 +139,7 @@ impl Client {
         };
         self.report_value_call(step, ValueStep::SeparateCalls);
         let result = if let Some(register) = self.locker.register() {
-            self.read_work_and_write_wrongly(step, register, guard)
+            self.read_work_and_write_with_seeded_bug(step, register, guard)
                 .await
         } else {
             let once = self.once(redlock, step);
@@ -169,7 +169,7 @@ impl Client {
 
     /// Does the same as `read_work_and_write_correctly`, but with a faulty implementation (a seeded bug) instead of the
     /// library.
-    async fn read_work_and_write_wrongly(
+    async fn read_work_and_write_with_seeded_bug(
         &self,
         step: &Step,
         register: &WrongRegister,

@@ -9,7 +9,7 @@ const NOTES_PPM: u32 = 60_000;
 impl Scenario {
     /// Adds notes and elections to some scenarios. `rng` is a separate random stream, so these draws do not change the
     /// scenario's other draws.
-    pub(super) fn add_notes(&mut self, rng: &mut Rng) {
+    pub(super) fn add_notes_and_elections(&mut self, rng: &mut Rng) {
         if rng.chance(NOTES_PPM) {
             self.note_holders(rng);
         }

@@ -162,7 +162,7 @@ fn seeded_bug_that_counts_permits_instead_of_assigning_slots_exceeds_the_permit_
 
 /// Client 0 holds a permit on masters 0 and 2 only, because master 1 refuses requests for the first 50 ms. Then master
 /// 2 crashes. So of the two remaining masters, only master 0 reports the client's slot as taken.
-fn one_slot_on_two_masters(seed: u64) -> Scenario {
+fn scenario_with_slot_on_two_masters(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 2);
     let permit_step = |think, wait, hold| Step {
         think: think * MS,
@@ -186,7 +186,7 @@ fn one_slot_on_two_masters(seed: u64) -> Scenario {
 #[test]
 fn seeded_bug_that_lets_masters_pick_the_slot_denies_a_free_permit() {
     for seed in 0..20 {
-        let scenario = one_slot_on_two_masters(seed);
+        let scenario = scenario_with_slot_on_two_masters(seed);
         let locks_and_failures = |flaw| {
             let coverage = run_harmful_rules_only(&scenario, flaw).coverage;
             (
