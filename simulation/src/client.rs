@@ -96,16 +96,16 @@ impl Client {
     /// Acquires and releases the client's last lock. Returns false if the acquire failed and the caller must try again.
     async fn try_last_lock(&self) -> bool {
         let kind = self.kind_of_last_lock();
-        let brief = self.process.shared.world().scenario.brief;
+        let one_step_per_process = self.process.shared.world().scenario.one_step_per_process;
         let args = AcquireArgs {
             resource: 0,
-            wait: brief.then_some(Duration::ZERO),
+            wait: one_step_per_process.then_some(Duration::ZERO),
             renew: true,
             kind,
         };
         let call = self.begin_call(Call::Acquire {
             resource: kind.place(0).into(),
-            wait: brief.then_some(0),
+            wait: one_step_per_process.then_some(0),
         });
         let outcome = self.locker.acquire(args).await;
         if let Ok(hold) = outcome {
@@ -119,7 +119,7 @@ impl Client {
             return true;
         }
         let world = self.process.shared.world();
-        world.scenario.change.is_none() && !world.scenario.brief
+        world.scenario.change.is_none() && !world.scenario.one_step_per_process
     }
 
     /// If client processes take only one step, ends this process. A new process takes the next step.
@@ -128,7 +128,7 @@ impl Client {
             let world = self.process.shared.world();
             world
                 .scenario
-                .brief
+                .one_step_per_process
                 .then(|| world.scenario.slowest_answer())
         };
         let Some(slowest) = slowest else { return };

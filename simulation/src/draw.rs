@@ -90,7 +90,7 @@ impl Scenario {
             period: PERIOD,
             settings,
             change: None,
-            brief: false,
+            one_step_per_process: false,
         };
         (scenario, resources)
     }

@@ -37,7 +37,7 @@ pub struct Scenario {
     /// How masters are replaced; `None` if no masters are replaced.
     pub change: Option<ChangePlan>,
     /// Whether a client process ends after each step, and a new process of this client takes the next step.
-    pub brief: bool,
+    pub one_step_per_process: bool,
 }
 
 /// The plan of one master.
@@ -416,7 +416,7 @@ impl Scenario {
                 guard: true,
             },
             change: None,
-            brief: false,
+            one_step_per_process: false,
         }
     }
 
@@ -490,15 +490,15 @@ impl Scenario {
                 && self.has_reliable_network()
                 && self.faults.is_empty()
                 && !self.replaces_masters()
-                && !self.brief,
+                && !self.one_step_per_process,
             calm: self.has_reliable_network()
                 && self.faults.is_empty()
                 && !self.replaces_masters()
-                && !self.brief,
+                && !self.one_step_per_process,
             prompt: self.has_reliable_network()
                 && self.faults.iter().all(is_force_release)
                 && !self.replaces_masters()
-                && !self.brief,
+                && !self.one_step_per_process,
         }
     }
 
@@ -732,7 +732,7 @@ impl Scenario {
             + self.net.doze
             + self.net.preempt
             + holds * (longest_hold + 4 * self.net.again + 20 * retry_most)
-            + u64::from(self.brief) * holds * (4 * ttl + 40 * self.slowest_answer())
+            + u64::from(self.one_step_per_process) * holds * (4 * ttl + 40 * self.slowest_answer())
             + self.replacement_bound()
             + 4_000 * MS
     }

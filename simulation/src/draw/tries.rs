@@ -16,7 +16,7 @@ impl Scenario {
         let rng = &mut Rng::stream(seed, 17);
         let masters = rng.pick(&[1u8, 1, 1, 2, 3, 3, 5]);
         let mut scenario = Self::draw_with_kinds(seed, Some(masters), false);
-        (scenario.brief, scenario.tasks) = (true, 1);
+        (scenario.one_step_per_process, scenario.tasks) = (true, 1);
         let store_traits = StoreTraits {
             stores_percent: rng.pick(&[100, 100, 60]),
             clocked_percent: rng.pick(&[0, 0, 30]),
