@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use clap::{Parser, Subcommand};
-use quorate_chaos::changes::{Changes, Operator};
+use quorate_chaos::changes::{MasterChanges, Operator};
 use quorate_chaos::faults::Kind;
 use quorate_chaos::hazards;
 use quorate_chaos::matrix::ResultMarkers;
@@ -306,17 +306,17 @@ impl Command {
 
 impl RunArgs {
     /// The changes of masters that the command line requests. `None` if the masters stay the same during the run.
-    fn changes(&self) -> Option<Changes> {
+    fn changes(&self) -> Option<MasterChanges> {
         let masters = self.masters;
         let changes = match (self.replace_masters, self.grow) {
-            (Some(ReplacedMasters::All), _) => Changes::one_by_one(masters, masters),
-            (Some(ReplacedMasters::Some(count)), _) => Changes::one_by_one(masters, count),
-            (None, Some(new_count)) => Changes::resized(masters, new_count),
-            (None, None) if self.replace_at_once => Changes::at_once(masters),
+            (Some(ReplacedMasters::All), _) => MasterChanges::one_by_one(masters, masters),
+            (Some(ReplacedMasters::Some(count)), _) => MasterChanges::one_by_one(masters, count),
+            (None, Some(new_count)) => MasterChanges::resized(masters, new_count),
+            (None, None) if self.replace_at_once => MasterChanges::at_once(masters),
             (None, None) => return None,
         };
         let operator = self.operator;
-        Some(Changes {
+        Some(MasterChanges {
             operator,
             ..changes
         })
@@ -324,7 +324,7 @@ impl RunArgs {
 
     /// The requested workloads without repetitions. If the command line names no workload: the workloads of plain
     /// locks, and also `prizes` if a careful operator replaces masters.
-    fn workloads(&self, changes: Option<&Changes>) -> Vec<Workload> {
+    fn workloads(&self, changes: Option<&MasterChanges>) -> Vec<Workload> {
         let mut workloads: Vec<Workload> = Vec::new();
         for workload in self.workload.iter().flat_map(|group| &group.0) {
             if !workloads.contains(workload) {
@@ -343,7 +343,12 @@ impl RunArgs {
     pub(crate) fn scenario(&self) -> anyhow::Result<Scenario> {
         let changes = self.changes();
         let nodes = match &self.nodes[..] {
-            [] => vec![NodeKind::REDIS; changes.as_ref().map_or(self.masters, Changes::servers)],
+            [] => vec![
+                NodeKind::REDIS;
+                changes
+                    .as_ref()
+                    .map_or(self.masters, MasterChanges::servers)
+            ],
             named => named.to_vec(),
         };
         let mut faults: Vec<Kind> = Vec::new();
@@ -449,10 +454,13 @@ fn change_options(scenario: &Scenario) -> String {
     let masters = changes.sets[0].len();
     let candidates = [
         (
-            Changes::one_by_one(masters, changes.count()),
+            MasterChanges::one_by_one(masters, changes.count()),
             format!("--replace-masters {}", changes.count()),
         ),
-        (Changes::at_once(masters), "--replace-at-once".to_owned()),
+        (
+            MasterChanges::at_once(masters),
+            "--replace-at-once".to_owned(),
+        ),
     ];
     let option = candidates
         .into_iter()

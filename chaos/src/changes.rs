@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The changes of masters during a chaos run. Each change moves the clients from one set of masters to the next set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Changes {
+pub struct MasterChanges {
     /// The sets of masters, in the order in which clients use them. Each master is given by its index.
     pub sets: Vec<Vec<usize>>,
     /// The operator that changes the masters.
@@ -55,7 +55,7 @@ impl FromStr for Operator {
     }
 }
 
-impl Changes {
+impl MasterChanges {
     /// Changes that replace `replaced` of `masters` masters one after the other. Each change replaces one master.
     pub fn one_by_one(masters: usize, replaced: usize) -> Self {
         let masters_from = |first: usize| (first..first + masters).collect();
@@ -107,15 +107,15 @@ mod tests {
 
     #[test]
     fn each_change_of_masters_lists_its_old_new_and_removed_masters() {
-        let one_by_one = Changes::one_by_one(3, 2);
+        let one_by_one = MasterChanges::one_by_one(3, 2);
         assert_eq!(one_by_one.sets, [[0, 1, 2], [1, 2, 3], [2, 3, 4]]);
         assert_eq!((one_by_one.count(), one_by_one.servers()), (2, 5));
         assert_eq!(one_by_one.removed_masters(1), [1]);
-        let grown = Changes::resized(3, 5);
+        let grown = MasterChanges::resized(3, 5);
         assert_eq!((grown.count(), grown.servers()), (1, 5));
         assert!(grown.removed_masters(0).is_empty());
-        assert_eq!(Changes::resized(5, 3).removed_masters(0), [3, 4]);
-        assert_eq!(Changes::at_once(2).removed_masters(0), [0, 1]);
+        assert_eq!(MasterChanges::resized(5, 3).removed_masters(0), [3, 4]);
+        assert_eq!(MasterChanges::at_once(2).removed_masters(0), [0, 1]);
         for operator in Operator::ALL {
             assert_eq!(operator.name().parse(), Ok(operator));
         }

@@ -210,10 +210,10 @@ impl Hazards {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::changes::Changes;
+    use crate::changes::MasterChanges;
 
     fn hazards() -> Hazards {
-        let changes = Changes::one_by_one(5, 1);
+        let changes = MasterChanges::one_by_one(5, 1);
         let scenario = Scenario {
             masters: changes.servers(),
             faults: usual_faults(),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::changes::Changes;
+use crate::changes::MasterChanges;
 use crate::event::Event;
 use crate::operator_tasks::{self, MasterSet, Moment, Task};
 use crate::recorder::Recorder;
@@ -46,7 +46,7 @@ pub struct AffectedTargets {
 /// An operator in the middle of a change of masters.
 #[derive(Debug)]
 pub struct OperatorRun {
-    changes: Changes,
+    changes: MasterChanges,
     clients: usize,
     has_faults: bool,
     max_ttl: Duration,
@@ -78,7 +78,7 @@ struct RollingRestart {
 
 impl OperatorRun {
     /// An operator that has not begun its first task. Its commands are run in the folder `dir`.
-    pub fn new(scenario: &Scenario, changes: &Changes, quorate: &Path, dir: &Path) -> Self {
+    pub fn new(scenario: &Scenario, changes: &MasterChanges, quorate: &Path, dir: &Path) -> Self {
         let mut run = Self {
             changes: changes.clone(),
             clients: scenario.clients,

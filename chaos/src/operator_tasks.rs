@@ -1,7 +1,7 @@
 //! The tasks of an operator that changes masters, in order. A careful operator follows docs/operations.md. Other
 //! operators make mistakes that the checkers must find.
 
-use crate::changes::{Changes, Operator};
+use crate::changes::{MasterChanges, Operator};
 
 /// A task of the operator, which must be completed before the next task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub const STEPS: [&str; 7] = [
 ];
 
 /// The tasks of the operator for one change, with this number of clients.
-pub fn tasks_of_change(changes: &Changes, clients: usize, faults: bool) -> Vec<Task> {
+pub fn tasks_of_change(changes: &MasterChanges, clients: usize, faults: bool) -> Vec<Task> {
     let mut tasks = match changes.operator {
         Operator::Careful => careful_tasks(clients),
         Operator::NoJointStep => vec![
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn plan_of_a_change_of_masters_contains_every_step() {
         for clients in 1..9 {
-            let tasks = tasks_of_change(&Changes::at_once(3), clients, true);
+            let tasks = tasks_of_change(&MasterChanges::at_once(3), clients, true);
             let mut updated: Vec<usize> = tasks
                 .iter()
                 .filter_map(|task| match task {
@@ -149,11 +149,11 @@ mod tests {
         }
         let position_of =
             |tasks: &[Task], task: &Task| tasks.iter().position(|other| other == task);
-        let tasks = tasks_of_change(&Changes::at_once(3), 5, true);
+        let tasks = tasks_of_change(&MasterChanges::at_once(3), 5, true);
         let closed_moment = position_of(&tasks, &Task::Fault(Moment::Closed));
         assert!(position_of(&tasks, &Task::Command("close")) < closed_moment);
         assert!(closed_moment < position_of(&tasks, &Task::Command("open")));
-        let without_faults = tasks_of_change(&Changes::at_once(3), 5, false);
+        let without_faults = tasks_of_change(&MasterChanges::at_once(3), 5, false);
         assert!(
             !without_faults
                 .iter()

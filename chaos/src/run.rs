@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::changes::Changes;
+use crate::changes::MasterChanges;
 use crate::checks::{self, Findings, NOTE_LIFETIME_IN_TTLS, is_note};
 use crate::client::{Guarding, Settings};
 use crate::event::{Clock, Event};
@@ -219,7 +219,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Replaces masters step by step, and injects faults between the steps.
-    fn change_masters(&mut self, changes: &Changes, stop: &AtomicBool) -> anyhow::Result<()> {
+    fn change_masters(&mut self, changes: &MasterChanges, stop: &AtomicBool) -> anyhow::Result<()> {
         let quorate = find_quorate().context(NO_QUORATE)?;
         let mut operator_run = OperatorRun::new(self.scenario, changes, &quorate, self.dir.path());
         let mut hazards = Hazards::new(self.scenario);

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use quorate_testbed::Persistence;
 use serde::{Deserialize, Serialize};
 
-use crate::changes::{Changes, Operator};
+use crate::changes::{MasterChanges, Operator};
 use crate::faults::Kind;
 use crate::node::NodeKind;
 pub use crate::workload::{Locker, Order, Workload};
@@ -28,7 +28,7 @@ pub struct Scenario {
     /// The changes of masters; `None` if the masters stay the same. With changes, `masters` counts both old and new
     /// masters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub changes: Option<Changes>,
+    pub changes: Option<MasterChanges>,
     /// The number of client processes.
     pub clients: usize,
     /// The kinds of faults to inject.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{Case, Finding, Violation, seconds};
 use crate::change_statistics::{self, Step};
-use crate::changes::{Changes, Operator};
+use crate::changes::{MasterChanges, Operator};
 use crate::event::Event;
 use crate::operator_tasks::STEPS;
 
@@ -66,7 +66,7 @@ fn violation(from: u64, to: u64, process: &str, description: String) -> Violatio
 }
 
 /// Finds steps that the operator did not take or did not complete.
-fn incomplete_steps(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<Violation> {
+fn incomplete_steps(case: &Case<'_>, changes: &MasterChanges, steps: &[Step]) -> Vec<Violation> {
     let mut incomplete_steps = Vec::new();
     for change in 0..changes.count() {
         for name in STEPS {
@@ -88,7 +88,7 @@ fn incomplete_steps(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<V
 }
 
 /// Returns one text for each change in which no fault hit a master between the steps `close` and `open`.
-fn changes_without_fault(case: &Case<'_>, changes: &Changes, steps: &[Step]) -> Vec<String> {
+fn changes_without_fault(case: &Case<'_>, changes: &MasterChanges, steps: &[Step]) -> Vec<String> {
     let mut changes_without_fault = Vec::new();
     let has_fault = |from: u64, to: u64| {
         let mut faults = case.faults.iter();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use crate::change_statistics::{self, ClientProcess, FreeInterval, Step};
-use crate::changes::Changes;
+use crate::changes::MasterChanges;
 use crate::history::{Attempt, FaultSpan, History};
 
 /// The number of columns (seconds) in one line of the chart.
@@ -26,7 +26,7 @@ struct ChangeReport {
 }
 
 /// The whole text: the steps as a table, and the chart of the seconds below it.
-pub(super) fn text(changes: &Changes, history: &History, attempts: &[Attempt]) -> String {
+pub(super) fn text(changes: &MasterChanges, history: &History, attempts: &[Attempt]) -> String {
     let end = history.calm().unwrap_or(history.end());
     let report = ChangeReport {
         steps: change_statistics::steps(history),

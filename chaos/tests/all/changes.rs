@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::support::history_builder::{HistoryBuilder, MS, obtained, wait};
 use crate::support::{Run, kind, text};
-use quorate_chaos::changes::Changes;
+use quorate_chaos::changes::MasterChanges;
 use quorate_chaos::checks::Verdict;
 use quorate_chaos::claim::Claim;
 use quorate_chaos::event::Event;
@@ -58,7 +58,7 @@ impl HistoryBuilder {
     }
 
     fn change_verdict(self) -> (Verdict, usize) {
-        let changes = Changes::one_by_one(3, 1);
+        let changes = MasterChanges::one_by_one(3, 1);
         let scenario = Scenario {
             masters: changes.servers(),
             changes: Some(changes),
@@ -197,7 +197,7 @@ fn replacing_a_master_under_load_loses_no_quota_and_no_job_record() {
 #[test]
 fn quota_lost_in_a_change_of_masters_is_reported_unless_the_run_has_faults() {
     let verdict = |faults: &[&str]| {
-        let changes = Changes::one_by_one(3, 1);
+        let changes = MasterChanges::one_by_one(3, 1);
         let scenario = Scenario {
             masters: changes.servers(),
             changes: Some(changes),
