@@ -7,7 +7,7 @@ use crate::event::{Clock, Entry, Event, STALLED};
 use crate::workload::workload_name;
 
 /// The workload name for clients that follow an election.
-pub const FOLLOWERS_WORKLOAD: &str = "following";
+pub const FOLLOWERS: &str = "following";
 
 /// Collects all events of a run. Clones are cheap and share the events.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ impl State {
             Event::Followed { term: Some(_), .. } => {
                 if let Some(client) = client {
                     self.last_success_times
-                        .insert((client, FOLLOWERS_WORKLOAD.to_owned()), entry.t);
+                        .insert((client, FOLLOWERS.to_owned()), entry.t);
                 }
             }
             Event::Obtained { op, .. } | Event::Answered { op, .. } => {

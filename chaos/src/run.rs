@@ -17,7 +17,7 @@ use crate::hazards::Hazards;
 use crate::history::History;
 use crate::operator_run::{AffectedTargets, NextAction, OperatorRun};
 use crate::progress::Progress;
-use crate::recorder::{FOLLOWERS_WORKLOAD, Recorder};
+use crate::recorder::{FOLLOWERS, Recorder};
 use crate::register::Register;
 use crate::report;
 use crate::scenario::{Exclusion, Scenario};
@@ -358,7 +358,7 @@ impl<'a> Driver<'a> {
         });
         let mut names: Vec<_> = shared_workloads.map(|workload| workload.name()).collect();
         if workloads.contains(&Workload::Leader) {
-            names.push(FOLLOWERS_WORKLOAD);
+            names.push(FOLLOWERS);
         }
         names
     }

@@ -287,89 +287,56 @@ mod tests {
 
     #[test]
     fn standing_of_a_token_follows_from_what_a_majority_of_the_masters_shows() {
-        let held_with = |holder, counter| Some((Some(holder), counter));
-        let free_with = |counter| Some((None, counter));
+        let held = |holder, counter| Some((Some(holder), counter));
+        let free = |counter| Some((None, counter));
         let silent = None;
         for (masters, verdict) in [
             (
-                [held_with("a", 9), held_with("a", 9), held_with("a", 9)],
+                [held("a", 9), held("a", 9), held("a", 9)],
                 TokenVerdict::Current,
             ),
-            (
-                [held_with("a", 9), held_with("a", 9), silent],
-                TokenVerdict::Current,
-            ),
+            ([held("a", 9), held("a", 9), silent], TokenVerdict::Current),
             // A minority missed the second round, in which the masters confirmed the token.
-            (
-                [held_with("a", 9), silent, held_with("a", 5)],
-                TokenVerdict::Current,
-            ),
+            ([held("a", 9), silent, held("a", 5)], TokenVerdict::Current),
             // A master has lost its counter, and a renewal has restored the key.
-            (
-                [held_with("a", 9), silent, held_with("a", 0)],
-                TokenVerdict::Current,
-            ),
+            ([held("a", 9), silent, held("a", 0)], TokenVerdict::Current),
             // A minority granted the lock to another client.
             (
-                [held_with("a", 9), held_with("a", 9), held_with("b", 10)],
+                [held("a", 9), held("a", 9), held("b", 10)],
                 TokenVerdict::Current,
             ),
-            (
-                [held_with("a", 9), silent, held_with("b", 10)],
-                TokenVerdict::Unknown,
-            ),
-            ([held_with("a", 9), silent, silent], TokenVerdict::Unknown),
+            ([held("a", 9), silent, held("b", 10)], TokenVerdict::Unknown),
+            ([held("a", 9), silent, silent], TokenVerdict::Unknown),
             // The number is the token on a minority, and another client holds the lock.
             (
-                [held_with("b", 10), held_with("b", 10), held_with("a", 9)],
+                [held("b", 10), held("b", 10), held("a", 9)],
                 TokenVerdict::Superseded,
             ),
             (
-                [held_with("b", 10), held_with("b", 10), silent],
+                [held("b", 10), held("b", 10), silent],
                 TokenVerdict::Superseded,
             ),
-            (
-                [free_with(10), free_with(10), free_with(9)],
-                TokenVerdict::Superseded,
-            ),
+            ([free(10), free(10), free(9)], TokenVerdict::Superseded),
             // The master with the newer number of the second holder is silent.
-            (
-                [held_with("b", 10), free_with(9), silent],
-                TokenVerdict::Ended,
-            ),
-            (
-                [held_with("b", 10), held_with("a", 9), silent],
-                TokenVerdict::Unknown,
-            ),
-            (
-                [free_with(9), free_with(9), free_with(9)],
-                TokenVerdict::Ended,
-            ),
-            (
-                [free_with(9), free_with(9), held_with("a", 9)],
-                TokenVerdict::Ended,
-            ),
-            (
-                [free_with(9), held_with("a", 9), silent],
-                TokenVerdict::Unknown,
-            ),
-            ([free_with(9), silent, silent], TokenVerdict::Unknown),
+            ([held("b", 10), free(9), silent], TokenVerdict::Ended),
+            ([held("b", 10), held("a", 9), silent], TokenVerdict::Unknown),
+            ([free(9), free(9), free(9)], TokenVerdict::Ended),
+            ([free(9), free(9), held("a", 9)], TokenVerdict::Ended),
+            ([free(9), held("a", 9), silent], TokenVerdict::Unknown),
+            ([free(9), silent, silent], TokenVerdict::Unknown),
             // No master knows the token: it was not given for this lock, or the masters have lost their counters.
+            ([free(0), free(0), free(0)], TokenVerdict::Ended),
             (
-                [free_with(0), free_with(0), free_with(0)],
-                TokenVerdict::Ended,
-            ),
-            (
-                [held_with("a", 5), held_with("a", 5), held_with("a", 5)],
+                [held("a", 5), held("a", 5), held("a", 5)],
                 TokenVerdict::Unknown,
             ),
             (
-                [held_with("a", 0), held_with("a", 0), held_with("a", 0)],
+                [held("a", 0), held("a", 0), held("a", 0)],
                 TokenVerdict::Unknown,
             ),
             // A failed attempt got the number of the token on a minority.
             (
-                [held_with("a", 5), held_with("a", 5), held_with("b", 9)],
+                [held("a", 5), held("a", 5), held("b", 9)],
                 TokenVerdict::Unknown,
             ),
         ] {
@@ -382,19 +349,16 @@ mod tests {
     fn token_of_a_holder_that_knows_only_the_old_masters_is_current_until_both_sets_have_newer_numbers()
      {
         let joint = Quorum::joint(MasterSet::first(3), (3..6).collect());
-        let held_with = |holder, counter| Some((Some(holder), counter));
-        let free_with = |counter| Some((None, counter));
-        let (old, next) = (
-            [held_with("a", 9), held_with("a", 9), free_with(0)],
-            [free_with(10); 3],
-        );
+        let held = |holder, counter| Some((Some(holder), counter));
+        let free = |counter| Some((None, counter));
+        let (old, next) = ([held("a", 9), held("a", 9), free(0)], [free(10); 3]);
         let both_sets = [old, next].concat();
         assert_eq!(verdict_of_token_9(joint, &both_sets), TokenVerdict::Current);
-        let ended = [[free_with(9); 3], [free_with(10); 3]].concat();
+        let ended = [[free(9); 3], [free(10); 3]].concat();
         assert_eq!(verdict_of_token_9(joint, &ended), TokenVerdict::Ended);
-        let newer = [[free_with(10); 3], [free_with(10); 3]].concat();
+        let newer = [[free(10); 3], [free(10); 3]].concat();
         assert_eq!(verdict_of_token_9(joint, &newer), TokenVerdict::Superseded);
-        let silent = [[free_with(10); 3], [None; 3]].concat();
+        let silent = [[free(10); 3], [None; 3]].concat();
         assert_eq!(verdict_of_token_9(joint, &silent), TokenVerdict::Unknown);
     }
 

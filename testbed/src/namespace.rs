@@ -25,7 +25,7 @@ const ISOLATED_VARIABLE: &str = "QUORATE_ISOLATED";
 /// The interface at the program's end of a network link is named with this prefix and the number of the link.
 const LINK_PREFIX: &str = "qv";
 /// The name of the interface at the server's end of a link.
-const PEER_LINK: &str = "wire";
+const PEER: &str = "wire";
 
 /// A network namespace and the link to it. Dropping the value removes both.
 #[derive(Debug)]
@@ -85,24 +85,16 @@ impl Namespace {
         run(
             "ip",
             &[
-                "link", "add", &link, "type", "veth", "peer", "name", PEER_LINK, "netns", &pid,
+                "link", "add", &link, "type", "veth", "peer", "name", PEER, "netns", &pid,
             ],
         )?;
         let with_mask = format!("{our_address}/30");
         run("ip", &["addr", "add", &with_mask, "dev", &link])?;
         run("ip", &["link", "set", "dev", &link, "up"])?;
-        namespace.run_inside(&[
-            "ip",
-            "addr",
-            "add",
-            &format!("{address}/30"),
-            "dev",
-            PEER_LINK,
-        ])?;
+        namespace.run_inside(&["ip", "addr", "add", &format!("{address}/30"), "dev", PEER])?;
         // Add a permanent ARP entry for the server. Without it, the kernel would report "unreachable" while the link is
         // down. With it, clients get no answer at all.
-        let mac_address =
-            namespace.run_inside(&["ip", "-brief", "link", "show", "dev", PEER_LINK])?;
+        let mac_address = namespace.run_inside(&["ip", "-brief", "link", "show", "dev", PEER])?;
         let mac_address = mac_address.split_whitespace().nth(2).unwrap_or_default();
         let peer = address.to_string();
         run(
@@ -136,7 +128,7 @@ impl Namespace {
     pub fn sever(&self) -> io::Result<()> {
         // Take down the server's end of the link, so that packets of the program vanish. If the program's end were
         // down, sending a packet would fail with an error instead.
-        self.run_inside(&["ip", "link", "set", "dev", PEER_LINK, "down"])
+        self.run_inside(&["ip", "link", "set", "dev", PEER, "down"])
             .map(drop)
     }
 
@@ -146,7 +138,7 @@ impl Namespace {
     ///
     /// If the operating system refuses the change.
     pub fn mend(&self) -> io::Result<()> {
-        self.run_inside(&["ip", "link", "set", "dev", PEER_LINK, "up"])
+        self.run_inside(&["ip", "link", "set", "dev", PEER, "up"])
             .map(drop)
     }
 

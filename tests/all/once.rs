@@ -488,11 +488,8 @@ async fn once_job_of_a_machine_with_a_fast_clock_is_refused_although_the_fencing
     };
     let masters = Masters::start_with(3, options).expect("three masters");
     let redlock = settings(masters.urls()).build().expect("good settings");
-    let once_on_day = |days| redlock.once_in("nightly", range_of_day(days));
-    once_on_day(0)
-        .create()
-        .await
-        .expect("all masters can be reached");
+    let daily = |days| redlock.once_in("nightly", range_of_day(days));
+    daily(0).create().await.expect("all masters can be reached");
     // The clock of one master is ahead, another master is away. One lock gets a token that is a month ahead.
     offset.set(secs(30 * 86_400), Skew::Ahead).expect("set");
     masters[1].stop().expect("stopped");
@@ -525,7 +522,7 @@ async fn once_job_of_a_machine_with_a_fast_clock_is_refused_although_the_fencing
     // Then the clock is corrected.
     offset.set(Duration::ZERO, Skew::Ahead).expect("set");
     masters[1].restart().expect("restarted");
-    let outcome = once_on_day(10).at_most_once(async |_| ()).await;
+    let outcome = daily(10).at_most_once(async |_| ()).await;
     assert!(
         matches!(
             outcome,
@@ -537,10 +534,10 @@ async fn once_job_of_a_machine_with_a_fast_clock_is_refused_although_the_fencing
         "a machine whose clock is 10 days ahead must not record its period: {outcome:?}"
     );
     assert_eq!(
-        once_on_day(0).at_most_once(async |_| ()).await,
+        daily(0).at_most_once(async |_| ()).await,
         Ok(OnceOutcome::Done(()))
     );
-    assert!(is_done(&once_on_day(-10).at_most_once(async |_| ()).await));
+    assert!(is_done(&daily(-10).at_most_once(async |_| ()).await));
 }
 
 /// A record that a machine with a fast clock has written, and fencing counters far ahead of the clocks.

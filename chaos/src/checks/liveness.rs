@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use super::{Case, Finding, Verdict, Violation, seconds};
 use crate::event::Event;
-use crate::recorder::{FOLLOWERS_WORKLOAD, client_index};
+use crate::recorder::{FOLLOWERS, client_index};
 use crate::scenario::{Locker, Workload};
 use crate::workload::workload_name;
 
@@ -33,17 +33,14 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             (&entry.event, client_index(&entry.process))
             && entry.t > calm
         {
-            served_clients
-                .entry(FOLLOWERS_WORKLOAD)
-                .or_default()
-                .insert(client);
+            served_clients.entry(FOLLOWERS).or_default().insert(client);
         }
     }
     let mut violations = Vec::new();
     let workloads = case.scenario.workloads.iter();
     let resources = workloads.filter_map(|workload| shared_resource(*workload, case));
     let has_leader = case.scenario.workloads.contains(&Workload::Leader);
-    for resource in resources.chain(has_leader.then_some(FOLLOWERS_WORKLOAD)) {
+    for resource in resources.chain(has_leader.then_some(FOLLOWERS)) {
         for client in 0..case.scenario.clients {
             let clients = served_clients.get(resource);
             if clients.is_some_and(|clients| clients.contains(&client)) {

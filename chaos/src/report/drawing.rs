@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::claim::Claim;
 use crate::event::Event;
 use crate::history::{Attempt, History};
-use crate::recorder::FOLLOWERS_WORKLOAD;
+use crate::recorder::FOLLOWERS;
 use crate::workload::{Workload, workload_name};
 
 /// The largest number of marks in the drawing. A browser draws this number of marks quickly.
@@ -201,7 +201,7 @@ fn follower_marks(
         };
         let earlier_leader = followed_leaders.remove(process);
         if let (Some((from, term, leader)), Some(lane)) = (earlier_leader, lane_of(process)) {
-            let name = FOLLOWERS_WORKLOAD.to_owned();
+            let name = FOLLOWERS.to_owned();
             let row_key = (lane, Workload::Leader.name().to_owned(), name, 0);
             let (from, to) = (from / 1_000, entry.t / 1_000);
             let outcome = "observer notified of a different leader or of no leader".to_owned();

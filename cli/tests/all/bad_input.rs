@@ -272,9 +272,9 @@ fn file_named_by_the_option_config_overrides_environment_variables() {
     let refused_run = run_with_config(&["run", "r", "--", "true"]);
     assert_eq!(refused_run.code, Some(75), "{refused_run:?}");
     let doctor_run = run_with_config(&["doctor", "--json", "--node-timeout", "400ms"]);
-    let doctor_report: serde_json::Value = serde_json::from_str(&doctor_run.stdout).expect("JSON");
+    let report: serde_json::Value = serde_json::from_str(&doctor_run.stdout).expect("JSON");
     let path = config_file.path().to_str().expect("text");
-    let expected_settings = serde_json::json!([
+    let expected = serde_json::json!([
         { "setting": "grace", "source": path, "overridden": "QUORATE_GRACE" },
         { "setting": "masters", "source": path, "overridden": "QUORATE_MASTERS" },
         { "setting": "max_ttl", "source": path, "overridden": null },
@@ -283,16 +283,9 @@ fn file_named_by_the_option_config_overrides_environment_variables() {
         { "setting": "ttl", "source": "QUORATE_TTL", "overridden": null },
         { "setting": "wait", "source": path, "overridden": "QUORATE_WAIT" },
     ]);
-    let mut settings = doctor_report["settings"]
-        .as_array()
-        .expect("a list")
-        .clone();
+    let mut settings = report["settings"].as_array().expect("a list").clone();
     settings.sort_by_key(|row| row["setting"].to_string());
-    assert_eq!(
-        serde_json::Value::from(settings),
-        expected_settings,
-        "{doctor_report}"
-    );
+    assert_eq!(serde_json::Value::from(settings), expected, "{report}");
     let variables_run = output_of(
         quorate_command()
             .env("QUORATE_MASTERS", masters.urls()[0].clone())

@@ -173,14 +173,14 @@ fn signal_ends_a_waiting_quota_or_once_command_and_leaves_no_queue_entry() {
 }
 
 /// A period of `quorate once` that does not end during a test.
-const LONG_PERIOD: &str = "3650d";
+const LONG: &str = "3650d";
 
 #[test]
 fn quorate_once_on_several_machines_runs_its_command_once_per_period() {
     let masters = start_masters(3);
     let missing_run = output_with(
         &masters,
-        &["once", "--per", LONG_PERIOD, "nightly", "--", "echo", "ran"],
+        &["once", "--per", LONG, "nightly", "--", "echo", "ran"],
     );
     assert_eq!(
         (missing_run.code, &*missing_run.stdout),
@@ -194,7 +194,7 @@ fn quorate_once_on_several_machines_runs_its_command_once_per_period() {
     let created_run = output_with(&masters, &["once", "--create", "nightly"]);
     assert_eq!(created_run.code, Some(0), "{created_run:?}");
     let start_once = |_| {
-        let words = ["once", "--per", LONG_PERIOD, "nightly", "--", "echo", "ran"];
+        let words = ["once", "--per", LONG, "nightly", "--", "echo", "ran"];
         let mut command = command_with(&masters, &words);
         command.stdout(Stdio::piped());
         command.stderr(Stdio::piped());
@@ -226,7 +226,7 @@ fn option_done_exit_code_distinguishes_a_period_that_was_done_from_a_run() {
     let dir = tempfile::tempdir().expect("a directory");
     let metrics_file = dir.path().join("job.prom");
     let once_command = |options: &[&str]| {
-        let mut words = vec!["once", "--quiet", "--per", LONG_PERIOD];
+        let mut words = vec!["once", "--quiet", "--per", LONG];
         words.extend(options);
         words.extend(["job", "--", "echo", "ran"]);
         let mut command = command_with(&masters, &words);
@@ -267,7 +267,7 @@ fn quorate_once_repeats_a_failed_command_only_with_the_option_at_least() {
             Some(0)
         );
         let run_once = |command: &[&str]| {
-            let mut words = vec!["once", "--per", LONG_PERIOD];
+            let mut words = vec!["once", "--per", LONG];
             words.extend(at_least.then_some("--at-least"));
             words.extend([name, "--"]);
             words.extend(command);
@@ -420,18 +420,13 @@ fn quorate_once_status_shows_when_and_where_the_command_ran_and_its_outcome() {
     let status = || {
         let output = output_with(
             &masters,
-            &["once", "--status", "--json", "--per", LONG_PERIOD, "r"],
+            &["once", "--status", "--json", "--per", LONG, "r"],
         );
         assert_eq!(output.code, Some(0), "{output:?}");
         serde_json::from_str::<serde_json::Value>(&output.stdout).expect("JSON")
     };
     let start_once = |more: &[&str], line: &str| {
-        let words = [
-            &["once", "--per", LONG_PERIOD][..],
-            more,
-            &["r", "--shell", line],
-        ]
-        .concat();
+        let words = [&["once", "--per", LONG][..], more, &["r", "--shell", line]].concat();
         let mut command = command_with(&masters, &words);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(Stdio::piped()).spawn().expect("starts")
@@ -451,26 +446,22 @@ fn quorate_once_status_shows_when_and_where_the_command_ran_and_its_outcome() {
         "{failed_status}"
     );
     assert_eq!(failed_status["run"]["exit_code"], 7, "{failed_status}");
-    let mut running_child = start_once(&[], "read line; exit 3");
+    let mut child = start_once(&[], "read line; exit 3");
     wait_until_held(&masters, "quorate:note:r");
     let held_status = status();
     assert_eq!(held_status["state"], "held", "{held_status}");
-    let pid = format!("pid {},", running_child.id());
+    let pid = format!("pid {},", child.id());
     assert!(
         held_status["holder"]
             .as_str()
             .is_some_and(|holder| holder.contains(&pid)),
         "{held_status} {pid}"
     );
-    assert_eq!(
-        held_status["run"]["pid"],
-        running_child.id(),
-        "{held_status}"
-    );
+    assert_eq!(held_status["run"]["pid"], child.id(), "{held_status}");
     assert!(held_status["run"]["began"].is_string(), "{held_status}");
-    drop(running_child.stdin.take());
-    let pid = running_child.id();
-    assert_eq!(wait_for_output(running_child).code, Some(3));
+    drop(child.stdin.take());
+    let pid = child.id();
+    assert_eq!(wait_for_output(child).code, Some(3));
     let ended = status();
     assert_eq!(
         (&ended["state"], &ended["done"]),
@@ -500,7 +491,7 @@ fn quorate_once_status_prints_the_exit_code_and_process_of_the_last_run() {
     );
     let status_run = output_with(&masters, &["once", "--status", "r"]);
     assert_eq!(status_run.stdout, "has never run\n", "{status_run:?}");
-    let words = ["once", "--per", LONG_PERIOD, "r", "--shell", "exit 3"];
+    let words = ["once", "--per", LONG, "r", "--shell", "exit 3"];
     let runs = command_with(&masters, &words).spawn().expect("starts");
     let pid = runs.id();
     assert_eq!(wait_for_output(runs).code, Some(3));
@@ -521,15 +512,7 @@ fn quorate_once_status_shows_the_last_completed_run_after_a_crashed_run() {
         Some(0)
     );
     let start_once = |line: &str| {
-        let words = [
-            "once",
-            "--per",
-            LONG_PERIOD,
-            "--at-least",
-            "r",
-            "--shell",
-            line,
-        ];
+        let words = ["once", "--per", LONG, "--at-least", "r", "--shell", line];
         let mut command = command_with(&masters, &words);
         command.env("QUORATE_TTL", "2s").stdin(Stdio::piped());
         command.spawn().expect("starts")
@@ -558,7 +541,7 @@ fn quorate_once_warns_if_the_success_of_its_command_cannot_be_recorded() {
         output_with(&masters, &["once", "--create", "r"]).code,
         Some(0)
     );
-    let words = ["once", "--per", LONG_PERIOD, "r", "--shell", "read line"];
+    let words = ["once", "--per", LONG, "r", "--shell", "read line"];
     let mut once_command = command_with(&masters, &words);
     let piped_command = once_command.stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut once_child = piped_command.spawn().expect("starts");
@@ -664,7 +647,7 @@ fn quorate_once_leaves_the_period_unused_if_its_command_cannot_be_started() {
         Some(0)
     );
     let run_once = |command: &[&str]| {
-        let words = ["once", "--per", LONG_PERIOD, "r", "--"];
+        let words = ["once", "--per", LONG, "r", "--"];
         output_with(&masters, &[&words, command].concat())
     };
     let dir = tempfile::tempdir().expect("a directory");
@@ -713,7 +696,7 @@ fn longest_words(masters: &Masters) -> usize {
 fn once_with_long_words(masters: &Masters, name: &str, length: usize) -> Command {
     // The kernel limits a single argument to 128 KiB.
     let chunk = 100_000;
-    let mut once = command_with(masters, &["once", "--per", LONG_PERIOD, name, "--", "echo"]);
+    let mut once = command_with(masters, &["once", "--per", LONG, name, "--", "echo"]);
     // A long path of the binary must not take more space than the variables that `quorate` adds.
     once.arg0("quorate");
     once.args(std::iter::repeat_n("x".repeat(chunk), length / chunk));
@@ -729,12 +712,9 @@ fn quorate_once_leaves_the_period_unused_if_this_machine_cannot_prepare_the_comm
         Some(0)
     );
     let no_folder = output_of(
-        command_with(
-            &masters,
-            &["once", "--per", LONG_PERIOD, "--output-on-failure"],
-        )
-        .args(["r", "--", "echo", "ran"])
-        .env("TMPDIR", "/no/such/folder"),
+        command_with(&masters, &["once", "--per", LONG, "--output-on-failure"])
+            .args(["r", "--", "echo", "ran"])
+            .env("TMPDIR", "/no/such/folder"),
     );
     // Without the variables that `quorate` adds for the command, the arguments just fit.
     let length = longest_words(&masters);
@@ -755,7 +735,7 @@ fn quorate_once_leaves_the_period_unused_if_this_machine_cannot_prepare_the_comm
         );
         assert_tidy(&masters, "r");
     }
-    let words = ["once", "--per", LONG_PERIOD, "r", "--", "echo", "ran"];
+    let words = ["once", "--per", LONG, "r", "--", "echo", "ran"];
     let next_run = output_with(&masters, &words);
     assert_eq!(
         (next_run.code, &*next_run.stdout),
@@ -837,8 +817,8 @@ fn quorate_once_warns_even_with_quiet_if_a_call_with_other_options_has_used_the_
         let words = [&["once"], options, &["r", "--", "echo", "ran"]].concat();
         output_with(&masters, &words)
     };
-    assert_eq!(start_once(&["--per", LONG_PERIOD]).stdout, "ran\n");
-    let done = start_once(&["--per", LONG_PERIOD]);
+    assert_eq!(start_once(&["--per", LONG]).stdout, "ran\n");
+    let done = start_once(&["--per", LONG]);
     for text in [
         "already started in this period (at most once per period); the last run began 2",
         " (pid ",
@@ -847,12 +827,12 @@ fn quorate_once_warns_even_with_quiet_if_a_call_with_other_options_has_used_the_
     ] {
         assert!(done.stderr.contains(text), "{done:?}");
     }
-    let silent = start_once(&["-q", "--per", LONG_PERIOD]);
+    let silent = start_once(&["-q", "--per", LONG]);
     assert_eq!((silent.code, &*silent.stderr), (Some(0), ""), "{silent:?}");
 
     // No period of ten years begins at the begin of a period of 7 minutes that is running now.
     assert_eq!(start_once(&["--per", "7m"]).stdout, "ran\n");
-    let done = start_once(&["-q", "--per", LONG_PERIOD]);
+    let done = start_once(&["-q", "--per", LONG]);
     assert_eq!((done.code, &*done.stdout), (Some(0), ""), "{done:?}");
     assert_eq!(done.stderr.lines().count(), 1, "{done:?}");
     let warning = "no period with this --per, --at and --tz begins then";
@@ -881,12 +861,7 @@ fn quorate_once_terminated_before_its_record_is_written_leaves_the_period_unused
             .spawn();
         let before = before.expect("starts");
         wait_until_held(&masters, "quorate:note:r");
-        let words = [
-            &["once", "--per", LONG_PERIOD],
-            more,
-            &["r", "--", "echo", "ran"],
-        ]
-        .concat();
+        let words = [&["once", "--per", LONG], more, &["r", "--", "echo", "ran"]].concat();
         let mut once = command_with(&masters, &words);
         let once = once.stderr(Stdio::piped()).stdout(Stdio::piped());
         let once = once
@@ -908,10 +883,7 @@ fn quorate_once_terminated_before_its_record_is_written_leaves_the_period_unused
         assert!(once.stderr.contains("nothing is recorded"), "{once:?}");
         assert_tidy(&masters, "r");
     }
-    let next_run = output_with(
-        &masters,
-        &["once", "--per", LONG_PERIOD, "r", "--", "echo", "ran"],
-    );
+    let next_run = output_with(&masters, &["once", "--per", LONG, "r", "--", "echo", "ran"]);
     assert_eq!(
         (next_run.code, &*next_run.stdout),
         (Some(0), "ran\n"),
@@ -932,16 +904,7 @@ fn quorate_once_with_the_option_try_exits_with_75_while_the_lock_is_held() {
     wait_until_held(&masters, "r");
     let tried_run = output_with(
         &masters,
-        &[
-            "once",
-            "--try",
-            "--per",
-            LONG_PERIOD,
-            "r",
-            "--",
-            "echo",
-            "ran",
-        ],
+        &["once", "--try", "--per", LONG, "r", "--", "echo", "ran"],
     );
     assert_eq!(
         (tried_run.code, &*tried_run.stdout),
@@ -1032,7 +995,7 @@ fn quorate_once_immediately_refuses_options_for_other_kinds_of_locks() {
         &["--owner", "me"],
         &["--reenter"],
     ] {
-        let begin = ["once", "--wait", "100ms", "--per", LONG_PERIOD];
+        let begin = ["once", "--wait", "100ms", "--per", LONG];
         let output = output_with(&masters, &[&begin, kind, &["r", "--", "true"]].concat());
         assert_eq!(output.code, Some(64), "{output:?}");
         assert!(output.stderr.contains(kind[0]), "{output:?}");

@@ -30,18 +30,16 @@ impl Master {
             queue.keep_place(ticket, ms);
         }
         queue.purge(ms);
-        let first_waiter = queue.waiters_before(None).next().cloned();
+        let front_id = queue.waiters_before(None).next().cloned();
         let ahead = queue.waiters_before(own_id).count() as u64;
         let largest_ticket = queue.ticket;
-        let head_expires = first_waiter
+        let head_expires = front_id
             .as_ref()
-            .and_then(|first_waiter| queue.alive.get(first_waiter))
+            .and_then(|front| queue.alive.get(front))
             .copied();
         self.drop_empty_queue(&queue_name);
         // Grant a free slot to the first waiter, or to anybody if the queue is empty.
-        let is_first = first_waiter
-            .as_ref()
-            .is_none_or(|first_waiter| Some(first_waiter) == own_id);
+        let is_first = front_id.as_ref().is_none_or(|front| Some(front) == own_id);
         if is_first && slot_value.is_none() {
             let counter = self.raise_counter(now, &key, proposal, counter);
             self.set(now, &key, value.to_vec(), Some(ttl));
