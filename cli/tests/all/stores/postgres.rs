@@ -121,7 +121,7 @@ fn doctor_distinguishes_a_missing_right_from_a_wrong_password_and_a_read_only_po
         let user = format!("app:{password}");
         format!("{}?timeout=2s", server.url_of(&user, "locks"))
     };
-    assert_reported(&url("hunter2"), &name, "acl", &["USAGE ON SCHEMA quorate"]);
+    assert_reported(&url("hunter2"), &name, "acl", &["SELECT ON quorate.run"]);
     let grants = prepare(&admin);
     let grants = grants
         .lines()
@@ -262,8 +262,7 @@ fn doctor_reports_an_old_snapshot_and_shows_the_use_of_the_notification_queue() 
     );
     sql(
         &server,
-        "SET synchronous_commit=off;DO $$ BEGIN FOR i IN 1..100100 LOOP PERFORM pg_current_xact_id();COMMIT;\
-         END LOOP; END $$",
+        "DO $$ BEGIN FOR i IN 1..100100 LOOP PERFORM pg_current_xact_id();COMMIT;END LOOP; END $$",
     );
     let (run, lines) = run_doctor(&url);
     assert_has_line(&lines, "note snapshot", &[&name, "backend_xmin"]);
