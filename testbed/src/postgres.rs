@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::Error;
 use crate::ports::PortLease;
-use crate::process::process_state;
+use crate::process::{process_state, within};
 use crate::server_dir::ServerDir;
 use crate::server_process::ServerProcess;
 use crate::spawn::{find, tied_to_process};
@@ -445,7 +445,7 @@ impl Postgres {
         self.sql(&set_statement).expect("the parameter exists");
         self.sql("SELECT pg_reload_conf()").expect("reloaded");
         let is_used = || self.sql(&used).is_ok_and(|used| used == "t\n");
-        assert!(crate::within(PATIENCE, is_used), "{name}");
+        assert!(within(PATIENCE, is_used), "{name}");
         // A session reads the parameters before its next statement, but the server wakes its other processes later.
         std::thread::sleep(Duration::from_millis(300));
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use quorate::node::store::{Greeting, Store, StoreNode, Traits};
 use quorate::node::{Fault, NodeName};
-use quorate::{Redlock, RestartGuard, Wait};
+use quorate::{Inspection, Redlock, RestartGuard, Wait};
 use quorate_postgres::{Postgres, PostgresListener, PostgresSession, prepare};
 use quorate_testbed::PostgresOptions;
 use quorate_testbed::measure::cpu_in_ticks;
@@ -45,7 +45,7 @@ impl Store for Mute {
     }
 
     fn traits(&self) -> Traits {
-        self.0.traits()
+        self.0.traits().without_wakes()
     }
 
     async fn connect(&self) -> Result<(PostgresSession, Greeting), Fault> {
@@ -53,7 +53,11 @@ impl Store for Mute {
     }
 
     async fn listen(&self, _: Arc<str>) -> Result<PostgresListener, Fault> {
-        Err(Fault::Unsupported("this server wakes nobody".into()))
+        Err(Fault::Unsupported("no client listens to this store".into()))
+    }
+
+    async fn inspect(&self) -> Inspection {
+        self.0.inspect().await
     }
 }
 
