@@ -285,13 +285,7 @@ impl ValueResults {
             ));
         }
         match result {
-            ValueResult::Created => {
-                if self.was_created_before(call) {
-                    self.check_second_creation(client, resource)?;
-                }
-                self.created_at.insert(resource, now);
-                self.forgetful_masters.remove(&resource);
-            }
+            ValueResult::Created => self.check_creation(now, client, call)?,
             // At an odd step, the client uses old and new masters. It may get `Lost`, because the value may not have
             // been copied to the new masters yet.
             ValueResult::Lost if call.step.is_multiple_of(2) && self.was_created_before(call) => {
@@ -313,6 +307,15 @@ impl ValueResults {
             ValueResult::WorkDue(token) => self.check_work(client, resource, token)?,
             _ => {}
         }
+        Ok(())
+    }
+
+    fn check_creation(&mut self, now: u64, client: usize, call: ValueCall) -> Result<(), String> {
+        if self.was_created_before(call) {
+            self.check_second_creation(client, call.resource)?;
+        }
+        self.created_at.insert(call.resource, now);
+        self.forgetful_masters.remove(&call.resource);
         Ok(())
     }
 
