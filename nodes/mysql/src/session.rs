@@ -203,7 +203,7 @@ impl MySqlSession {
                 &expected_count.to_string(),
                 ",",
                 CLOCK_EXPRESSION,
-            ])
+            ]);
         });
         self.write_hints(commit, &format!("@fit={expected_count}"), packet);
         CommitProof::Jointly {
