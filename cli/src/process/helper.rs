@@ -1,14 +1,17 @@
 //! Helper processes that `quorate` starts from its own binary:
 //!
-//! - The **trampoline** sets its parent-death signal and suspends itself. After SIGCONT from `quorate`, the trampoline
-//!   becomes the command by `exec`.
+//! - The **trampoline** sets its parent-death signal, and waits for one byte in a pipe from `quorate`. Then the trampoline
+//!   becomes the command by `exec`. If the pipe is closed, the trampoline ends. A signal could not take the place of the
+//!   byte: another process may send SIGCONT at any time, for example to all processes of a user.
 //! - The **guard** ends the command's process group if `quorate` is dead or suspended. `quorate` regularly sends new
 //!   deadlines to the guard through a pipe. The guard signals the group when a deadline passes, and kills the group
 //!   when the pipe closes.
 //! - The third helper gives `quorate` a chosen exit signal: `quorate` becomes the helper by `exec`, and the helper
 //!   kills itself with the signal (see [`die_of`]).
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -16,16 +19,24 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, killpg, raise};
-use nix::unistd::{Pid, getppid, read};
+use nix::unistd::{Pid, close, getppid, read};
 
 use super::binary;
 use super::program::start_failure;
 use crate::{exit, output};
 
-/// First argument of the trampoline. The pid of its parent and the command to run follow.
+/// First argument of the trampoline. The pid of its parent, the file descriptor of the pipe from its parent, and the
+/// command to run follow.
 pub(super) const TRAMPOLINE: &str = "__exec";
 /// The only argument of the guard.
 pub(super) const GUARD: &str = "__guard";
+
+/// The directory with the open files of this process.
+const OPEN_FILES: &str = if cfg!(target_os = "linux") {
+    "/proc/self/fd"
+} else {
+    "/dev/fd"
+};
 
 /// First argument of the helper that replaces `quorate` and ends by a signal. The number of the signal follows.
 const DIE: &str = "__die";
@@ -85,7 +96,8 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
         .next()
         .and_then(|pid| pid.to_str()?.parse().ok())
         .map(Pid::from_raw);
-    let Some(program) = args.next() else {
+    let pipe = args.next().and_then(|pipe| pipe.to_str()?.parse().ok());
+    let (Some(pipe), Some(program)) = (pipe, args.next()) else {
         return ExitCode::from(exit::USAGE);
     };
     #[cfg(target_os = "linux")]
@@ -99,14 +111,33 @@ fn trampoline(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     if parent != Some(getppid()) {
         return ExitCode::from(exit::SOFTWARE);
     }
-    // Stop until the parent sends SIGCONT. Before that, the parent makes the guard watch the process group.
-    if raise(Signal::SIGSTOP).is_err() {
-        return ExitCode::from(exit::SOFTWARE);
+    match wait_for_start(pipe) {
+        Ok(()) => {}
+        // The parent has ended, or does not start the command.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return ExitCode::from(exit::SOFTWARE);
+        }
+        Err(error) => {
+            output::print_error(&format!(
+                "cannot wait for the start of the command: {error}"
+            ));
+            return ExitCode::from(exit::SOFTWARE);
+        }
     }
     let error = Command::new(&program).args(args).exec();
     let failure = start_failure(&program, &error);
     output::print_error(&failure.message);
     ExitCode::from(failure.code)
+}
+
+/// Waits until the parent writes one byte into this pipe. Fails with [`io::ErrorKind::UnexpectedEof`] if the parent closes
+/// the pipe.
+fn wait_for_start(pipe: RawFd) -> io::Result<()> {
+    // Open the pipe again, because only `unsafe` code can read from a bare number. The command does not inherit the new
+    // file descriptor.
+    let opened = File::open(format!("{OPEN_FILES}/{pipe}"));
+    close(pipe)?;
+    opened?.read_exact(&mut [0])
 }
 
 /// The orders that the guard has received from `quorate`: the group to watch, and the deadlines.

@@ -40,11 +40,13 @@ mod terminal;
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io;
+use std::io::{self, PipeWriter, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use rustix::process::WaitStatus;
@@ -157,11 +159,11 @@ impl fmt::Display for Fate {
 #[must_use]
 pub(crate) struct PreparedCommand(Supervisor);
 
-/// Starts the guard and the trampoline of the command `job`. The trampoline suspends itself, and becomes the command in
+/// Starts the guard and the trampoline of the command `job`. The trampoline waits, and becomes the command in
 /// [`PreparedCommand::supervise`].
 ///
-/// Until the end of `supervise`, `signals` reaps no children. Otherwise the supervisor would not notice that the
-/// trampoline has suspended itself.
+/// Until the end of `supervise`, `signals` reaps no children. Otherwise the supervisor would not receive the exit code of
+/// the command.
 ///
 /// # Errors
 ///
@@ -174,14 +176,14 @@ pub(crate) fn prepare(
     let guard = Guard::start()?;
     let terminal = Terminal::open();
     // Nothing may fail between the start of the trampoline and the `Supervisor`, which kills it when it is dropped.
-    let pid = start(&job)?;
+    let (pid, start_pipe) = start(&job)?;
     let mut supervisor = Supervisor {
         pid,
         group: Group(pid),
         guard,
         deadline,
         terminal,
-        is_running: false,
+        start_pipe: Some(start_pipe),
         terminated_at: None,
         is_termination_due: false,
         end: None,
@@ -191,7 +193,7 @@ pub(crate) fn prepare(
         is_finished: false,
         pending_signals: Vec::new(),
     };
-    // The guard kills the suspended trampoline if this process dies before the command starts.
+    // The guard kills the waiting trampoline if this process dies before the command starts.
     supervisor.guard.watch_group(pid)?;
     signals.leave_children_to_supervisor(true);
     Ok(PreparedCommand(supervisor))
@@ -242,14 +244,18 @@ impl PreparedCommand {
     }
 }
 
-/// Starts the trampoline in a process group of its own. The trampoline stops itself and waits for SIGCONT before it
+/// Starts the trampoline in a process group of its own. The trampoline waits for one byte in the returned pipe before it
 /// runs the command.
-fn start(job: &Job<'_>) -> io::Result<Pid> {
+fn start(job: &Job<'_>) -> io::Result<(Pid, PipeWriter)> {
+    let (reader, writer) = io::pipe()?;
+    // The trampoline inherits this end of the pipe. This process closes its copy at the end of this function.
+    fcntl(&reader, FcntlArg::F_SETFD(FdFlag::empty()))?;
     let mut command = binary::own_command();
     command
         .arg0("quorate")
         .arg(helper::TRAMPOLINE)
         .arg(std::process::id().to_string())
+        .arg(reader.as_raw_fd().to_string())
         .args(job.argv)
         .process_group(0);
     if let Some(captured) = job.output {
@@ -264,7 +270,7 @@ fn start(job: &Job<'_>) -> io::Result<Pid> {
     // Keep only the pid. Wait with [`children::next_change`], because `Child` does not report that a child was
     // suspended.
     let child = command.spawn()?;
-    Ok(Pid::from_raw(child.id().cast_signed()))
+    Ok((Pid::from_raw(child.id().cast_signed()), writer))
 }
 
 /// How the command's own process ended, regardless of other processes in its group.
@@ -284,8 +290,8 @@ struct Supervisor {
     guard: Guard,
     deadline: Deadline,
     terminal: Terminal,
-    /// Whether the command has been started. Before that, its process is the trampoline.
-    is_running: bool,
+    /// The pipe that makes the trampoline become the command; `None` once the command was started.
+    start_pipe: Option<PipeWriter>,
     /// When the supervisor or the guard sent `SIGTERM` because the lock was about to expire; `None` if neither did.
     terminated_at: Option<Instant>,
     /// Whether the last check found that it is time for `SIGTERM`. Only the next check sends it.
@@ -324,6 +330,7 @@ impl Supervisor {
                 let cause = Self::cause_of_loss(lost.as_mut()).await;
                 return Ok(CommandOutcome::Lost { cause, fate });
             };
+            self.start_command();
             for sig in std::mem::take(&mut self.pending_signals) {
                 self.forward(sig);
             }
@@ -357,10 +364,21 @@ impl Supervisor {
     /// - The command has ended, but other processes of its group may still run. No signal reports the end of those
     ///   processes.
     fn tick(&self) -> Duration {
-        if self.end.is_some() || !self.is_running {
+        if self.end.is_some() || self.start_pipe.is_some() {
             Duration::from_millis(10)
         } else {
             MAX_PAUSE
+        }
+    }
+
+    /// Lets the trampoline become the command, unless the lock is about to expire.
+    fn start_command(&mut self) {
+        if self.is_termination_due || self.terminated_at.is_some() {
+            return;
+        }
+        if let Some(mut pipe) = self.start_pipe.take() {
+            // An error means that the trampoline has ended, which `reap` notices.
+            let _ = pipe.write_all(b"!");
         }
     }
 
@@ -491,16 +509,17 @@ impl Supervisor {
                 Err(error) => return Err(error),
             };
             if pid == self.pid {
-                self.record_status(status)?;
+                self.record_status(status);
             } else if !status.stopped() {
                 self.guard.note_reaped(pid);
             }
         }
     }
 
-    fn record_status(&mut self, status: WaitStatus) -> io::Result<()> {
+    fn record_status(&mut self, status: WaitStatus) {
         if let Some(sig) = status.stopping_signal() {
-            return self.handle_stop(sig);
+            self.handle_stop(sig);
+            return;
         }
         let had_the_keyboard = self.terminal.take_back();
         let ended_by = status.terminating_signal();
@@ -524,19 +543,11 @@ impl Supervisor {
                 .or(sig.and(interrupted)),
             ended_at: Instant::now(),
         });
-        Ok(())
     }
 
-    fn handle_stop(&mut self, sig: i32) -> io::Result<()> {
-        if !self.is_running {
-            // The trampoline has stopped itself. Let the guard watch the group before the command starts.
-            self.guard.watch_group(self.pid)?;
-            self.is_running = true;
-            self.group.signal(Signal::SIGCONT)?;
-            return Ok(());
-        }
+    fn handle_stop(&mut self, sig: i32) {
         let Ok(sig) = Signal::try_from(sig) else {
-            return Ok(());
+            return;
         };
         match sig {
             Signal::SIGTTIN | Signal::SIGTTOU if self.terminal.lend(self.pid) => {
@@ -553,7 +564,6 @@ impl Supervisor {
             // Another process suspended the command and may continue it. Keep the lock.
             _ => {}
         }
-        Ok(())
     }
 
     /// Suspends the process group of `quorate`, so that the shell gets the terminal back.
@@ -568,7 +578,7 @@ impl Supervisor {
     }
 
     fn forward(&mut self, sig: Signal) {
-        if !self.is_running {
+        if self.start_pipe.is_some() {
             self.pending_signals.push(sig);
             return;
         }

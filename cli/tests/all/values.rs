@@ -8,6 +8,7 @@ use crate::common::{
     self, RunOutput, occupy_lock, output_of, quorate_command, quorate_on, quorate_run,
     start_masters, unique_marker, wait_for_output, wait_until, wait_until_held,
 };
+use nix::sys::signal::Signal;
 use quorate_testbed::{Fault, Masters, Proxy, Way};
 
 /// A command that runs `quorate` with these arguments, and with timeouts that are long enough for a busy machine.
@@ -889,6 +890,72 @@ fn quorate_once_terminated_before_its_record_is_written_leaves_the_period_unused
         (Some(0), "ran\n"),
         "{next_run:?}"
     );
+}
+
+/// The pids of the processes of `quorate` that wait to become a command with `marker` in its arguments.
+fn waiting_starters(marker: &str) -> Vec<i32> {
+    let processes = std::fs::read_dir("/proc").expect("/proc must be readable");
+    let pids = processes.flatten().filter_map(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).into_owned();
+        let is_starter = line.starts_with("quorate\0__exec\0") && line.contains(marker);
+        is_starter.then(|| entry.file_name().to_str()?.parse().ok())?
+    });
+    pids.collect()
+}
+
+/// Tools such as `cpulimit` send SIGCONT to processes of others.
+#[test]
+fn quorate_once_does_not_start_its_command_at_a_foreign_sigcont() {
+    let masters = start_masters(3);
+    assert_eq!(
+        output_with(&masters, &["once", "--create", "r"]).code,
+        Some(0)
+    );
+    let proxies: Vec<_> = masters
+        .iter()
+        .map(|master| Proxy::start(master.addr()).expect("a proxy"))
+        .collect();
+    let urls: Vec<_> = masters
+        .iter()
+        .zip(&proxies)
+        .map(|(master, proxy)| master.url_at(proxy.addr()))
+        .collect();
+    // The period is recorded at least 400 ms after the command was prepared.
+    let slow = Fault::latency(Way::ToClient, Duration::from_millis(400));
+    let _slow: Vec<_> = proxies.iter().map(|proxy| slow.inject(proxy)).collect();
+    let marker = unique_marker();
+    let mut once = command_with(
+        &masters,
+        &["once", "--per", LONG, "r", "--", "echo", &marker],
+    );
+    let once = once.stderr(Stdio::piped()).stdout(Stdio::piped());
+    let once = once
+        .env("QUORATE_MASTERS", urls.join(","))
+        .env("QUORATE_NODE_TIMEOUT", "2s")
+        .env("QUORATE_CONNECT_TIMEOUT", "10s")
+        .env("QUORATE_TTL", "25s");
+    let once = once.spawn().expect("starts");
+    wait_until("the command is prepared", || {
+        !waiting_starters(&marker).is_empty()
+    });
+    // From now on, no request reaches a master, so the period cannot be recorded.
+    let held = Fault::Hold(Way::Both);
+    let _held: Vec<_> = proxies.iter().map(|proxy| held.inject(proxy)).collect();
+    let until = std::time::Instant::now() + Duration::from_secs(1);
+    let mut signals = 0;
+    while std::time::Instant::now() < until {
+        for pid in waiting_starters(&marker) {
+            let pid = nix::unistd::Pid::from_raw(pid);
+            signals += u32::from(nix::sys::signal::kill(pid, Signal::SIGCONT).is_ok());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let once = wait_for_output(once);
+    assert!(signals > 0);
+    assert_eq!(once.stdout, "", "{once:?}");
+    assert_ne!(once.code, Some(0), "{once:?}");
+    assert!(waiting_starters(&marker).is_empty());
 }
 
 #[test]
