@@ -187,6 +187,8 @@ struct UnreliableStore {
     /// By how many microseconds the dates that the store reports are ahead of the real time. Negative if they are
     /// behind.
     date_offset_us: Arc<AtomicI64>,
+    /// The number of pages that clients have read.
+    pages: Arc<AtomicU64>,
 }
 
 /// A session with the store. The second field is the most recent date that the store reported in this session, if any.
@@ -257,6 +259,7 @@ impl Session for UnreliableSession {
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
         self.0.fail_if_unreachable()?;
+        self.0.pages.fetch_add(1, Ordering::Relaxed);
         self.0.table.page(from, count).await
     }
 
@@ -270,6 +273,28 @@ impl Session for UnreliableSession {
     }
 }
 
+/// With a page, PostgreSQL also removes rows that contain no record.
+#[tokio::test(start_paused = true)]
+async fn client_reads_pages_of_the_store_even_if_its_cache_has_no_room() {
+    let runtime = Arc::new(SimulatedRuntime::new());
+    let store = UnreliableStore {
+        table: Table::new("table", false),
+        is_unreachable: Arc::default(),
+        date_offset_us: Arc::default(),
+        pages: Arc::default(),
+    };
+    let builder = Redlock::builder().ttl(secs(30)).runtime(runtime);
+    let node = StoreNode::new(store.clone());
+    let client = builder.node(node).build().expect("good");
+    for number in 0..8_192 {
+        let guard = client.acquire(format!("invoice-{number}")).await;
+        guard.expect("free").release().await;
+    }
+    let pages = store.pages.load(Ordering::Relaxed);
+    tokio::time::sleep(secs(120)).await;
+    assert!(store.pages.load(Ordering::Relaxed) >= pages + 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn pending_release_of_a_dropped_client_is_retried_for_one_second_only() {
     for (outage, is_granted) in [(Duration::from_millis(500), true), (secs(3), false)] {
@@ -278,6 +303,7 @@ async fn pending_release_of_a_dropped_client_is_retried_for_one_second_only() {
             table: Table::new("table", false),
             is_unreachable: Arc::default(),
             date_offset_us: Arc::default(),
+            pages: Arc::default(),
         };
         let redlock = || {
             let builder = Redlock::builder().ttl(secs(600)).max_ttl(secs(600));
@@ -381,6 +407,7 @@ async fn idle_session_uses_the_current_date_of_the_store_for_its_next_token() {
         table: Table::new("table", false),
         is_unreachable: Arc::default(),
         date_offset_us: Arc::new(AtomicI64::new(-((30 * HOUR).as_micros() as i64))),
+        pages: Arc::default(),
     };
     let (idle_client, busy_client) = (client(&runtime, &store), client(&runtime, &store));
     acquire_token(&idle_client, "other").await;
@@ -405,6 +432,7 @@ async fn store_record_with_a_token_from_a_future_date_outlives_that_date() {
         table: Table::new("table", false),
         is_unreachable: Arc::default(),
         date_offset_us: Arc::new(AtomicI64::new((48 * HOUR).as_micros() as i64)),
+        pages: Arc::default(),
     };
     let redlock = || client(&runtime, &store);
     let first_client = redlock();

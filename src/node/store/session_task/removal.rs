@@ -30,8 +30,9 @@ impl<S: Store> SessionTask<S> {
             }
             online.session.remove(&obsolete).await?;
         }
-        // Only one session of this process reads the pages of the store to find obsolete records.
-        if *self.shared.pager.get_or_init(|| self.index) != self.index || !self.cache.has_room() {
+        // Only one session of this process reads the pages of the store to find obsolete records. It does so even if its
+        // cache has no room: with a page, a database also removes rows that contain no record.
+        if *self.shared.pager.get_or_init(|| self.index) != self.index {
             return Ok(());
         }
         let asked_at = self.now();
@@ -42,6 +43,9 @@ impl<S: Store> SessionTask<S> {
             return Ok(());
         };
         for (name, record) in what.into_iter().filter(|(_, record)| record.version > 0) {
+            if !self.cache.has_room() {
+                break;
+            }
             self.cache.read_unrequested(&name.into(), &record, moment);
         }
         Ok(())
