@@ -277,8 +277,11 @@ impl MySqlListener {
         let Some(mut results) = finished else {
             // The running statement cannot be cancelled, so replace its connection. The server then ends the
             // statement within a second.
-            let new_listener = Self::open(self.address.clone(), "").await?;
-            self.connection = new_listener.connection;
+            let opening = Self::open(self.address.clone(), "");
+            let opened = tokio::time::timeout(RESULT_DELAY_LIMIT, opening).await;
+            self.connection = opened
+                .unwrap_or(Err(Fault::Timeout(RESULT_DELAY_LIMIT)))?
+                .connection;
             return Ok(None);
         };
         self.last_removed = removed_upto;

@@ -365,7 +365,8 @@ impl Session for MySqlSession {
     }
 
     /// Removes the records in one transaction, so that the server waits for the disk once. Sorting the records by name
-    /// prevents deadlocks between sessions.
+    /// prevents deadlocks between sessions. Skips records whose rows somebody has locked: a statement that waited for them
+    /// would fail, and end the session.
     ///
     /// If the user lacks the right to remove records, the error makes the session unusable. After such an error, no
     /// session of this process tries to remove records again.
@@ -378,6 +379,7 @@ impl Session for MySqlSession {
         let mut packet = Packet::default();
         packet.add(|out| out.push_str("BEGIN"));
         for (name, version) in &sorted {
+            packet.add(|out| sql::write_removal_lock(name, *version, out));
             packet.add(|out| sql::write_remove(name, *version, out));
         }
         packet.add(|out| out.push_str("COMMIT"));

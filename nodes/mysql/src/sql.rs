@@ -113,9 +113,20 @@ pub(crate) fn page_query(from: u64, last_name: Option<&[u8]>, count: u32) -> Str
     out
 }
 
-/// Appends to `out` the statement that removes the record `name` only if it has this version.
+/// Appends to `out` the statement that locks the row of the record `name` if it has this version and nobody else has
+/// locked it. The statement sets `@free` to the number of rows that it has locked.
+pub(crate) fn write_removal_lock(name: &[u8], version: u64, out: &mut String) {
+    out.push_str(
+        "SELECT COUNT(*) INTO @free FROM quorate_record FORCE INDEX (PRIMARY) WHERE name=",
+    );
+    write_hex(name, out);
+    let _ = write!(out, " AND version={version} FOR UPDATE SKIP LOCKED");
+}
+
+/// Appends to `out` the statement that removes the record `name` only if it has this version. An earlier statement sets
+/// `@free` ([`write_removal_lock`]). If `@free` is 0, the statement reads no row, so it waits for no lock.
 pub(crate) fn write_remove(name: &[u8], version: u64, out: &mut String) {
-    out.push_str("DELETE FROM quorate_record WHERE name=");
+    out.push_str("DELETE FROM quorate_record WHERE @free=1 AND name=");
     write_hex(name, out);
     let _ = write!(out, " AND version={version}");
 }

@@ -267,7 +267,12 @@ fn find_mismatch(table: &Table, all_columns: &[FoundColumn]) -> Option<Mismatch>
             format!("the column {name} {verb} the primary key")
         })
     });
-    if let Some(why) = column_fault {
+    let other_key = found_columns
+        .iter()
+        .filter(|found| found.is_key)
+        .find(|found| table.columns.iter().all(|one| one.name != found.column))
+        .map(|found| format!("the column {} must not be in the primary key", found.column));
+    if let Some(why) = column_fault.or(other_key) {
         return Some(Mismatch::Column(why));
     }
     let has_right_engine = first_column.engine.eq_ignore_ascii_case(table.engine);
@@ -295,9 +300,17 @@ mod tests {
         let mut columns = columns_of(&RECORD);
         columns.push(FoundColumn {
             column: "note".into(),
+            is_key: false,
             ..columns[0].clone()
         });
         assert_eq!(find_mismatch(&RECORD, &columns), None);
+        // Two rows with the same name could have different notes.
+        columns[RECORD.columns.len()].is_key = true;
+        let mismatch = find_mismatch(&RECORD, &columns);
+        assert!(
+            matches!(&mismatch, Some(Mismatch::Column(why)) if why.contains("note")),
+            "{mismatch:?}"
+        );
         assert_eq!(find_mismatch(&RUN, &columns), Some(Mismatch::Missing));
     }
 

@@ -213,6 +213,25 @@ async fn record_is_removed_only_if_it_has_the_given_version() {
 }
 
 #[tokio::test]
+async fn removal_skips_a_record_whose_row_somebody_has_locked() {
+    let (server, store) = store!();
+    let mut session = connect(&store).await;
+    let a = put(&mut session, "a", 0, "a").await;
+    let b = put(&mut session, "b", 0, "b").await;
+    let mut console = server.console().unwrap();
+    console
+        .say("BEGIN; SELECT version FROM locks.quorate_record WHERE name='a' FOR UPDATE")
+        .unwrap();
+    let records = [(record_name("a"), a), (record_name("b"), b)];
+    session.remove(&records).await.unwrap();
+    assert_eq!(get(&mut session, "a").await.version, a);
+    assert_eq!(get(&mut session, "b").await, Record::default());
+    console.say("ROLLBACK").unwrap();
+    session.remove(&records).await.unwrap();
+    assert_eq!(get(&mut session, "a").await, Record::default());
+}
+
+#[tokio::test]
 async fn late_commit_of_a_lost_session_is_refused_because_the_version_has_changed() {
     let (server, store) = store!();
     let mut lost_session = connect(&store).await;
