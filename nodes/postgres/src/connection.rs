@@ -51,6 +51,9 @@ pub(crate) struct Driver {
     ended: bool,
     /// The notifications that were received, but not yet read.
     pub(crate) notifications: Vec<Notification>,
+    /// The largest number of notifications to keep. A session listens to no channel, so it keeps none, whatever the
+    /// server sends.
+    pub(crate) room: usize,
     /// Whether the server has stopped to wait for a standby although a commit was not replicated.
     is_unreplicated: bool,
     /// Whether a request was sent whose answer has not arrived.
@@ -91,6 +94,7 @@ impl Connection {
             inner: Box::new(inner),
             ended: false,
             notifications: Vec::new(),
+            room: 0,
             is_unreplicated: false,
             is_waiting: false,
         };
@@ -138,8 +142,14 @@ impl Connection {
     }
 
     /// The id of the backend process that serves this connection; `None` if the server does not show it.
+    ///
+    /// This is the first statement of each connection, so it also sets `search_path`. Otherwise, the server would prefer
+    /// a function in the schema `public` to its own if the arguments fit better. That function could be the code of
+    /// another user, and would run with the rights of this one.
     async fn backend(&mut self) -> Result<Option<i32>, Fault> {
-        let rows = self.ask("SELECT pg_backend_pid()").await?;
+        let rows = self
+            .ask("SET search_path=pg_catalog;SELECT pg_backend_pid()")
+            .await?;
         Ok(rows
             .first()
             .and_then(|row| row.first()?.as_ref()?.parse().ok()))
@@ -245,7 +255,9 @@ impl Driver {
         while !self.ended {
             match self.inner.poll_message(cx) {
                 Poll::Ready(Some(Ok(AsyncMessage::Notification(message)))) => {
-                    self.notifications.push(message);
+                    if self.notifications.len() < self.room {
+                        self.notifications.push(message);
+                    }
                 }
                 Poll::Ready(Some(Ok(AsyncMessage::Notice(notice)))) => {
                     self.is_unreplicated |= is_of_replication(&notice);
@@ -318,5 +330,33 @@ async fn or_other_kind<T>(
         biased;
         opened = &mut opening => opened,
         Some(text) = other() => Err(Fault::Unsupported(text.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate_testbed::{Postgres, PostgresOptions, not_run};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn connection_keeps_no_more_notifications_than_it_has_room_for() {
+        if let Err(error) = Postgres::available() {
+            return not_run(
+                "connection_keeps_no_more_notifications_than_it_has_room_for",
+                &error.to_string(),
+            );
+        }
+        let server = Postgres::start_with(PostgresOptions::new()).expect("a server");
+        let address = Address::open(&server.url("postgres")).expect("a URL");
+        let mut connection = Connection::open(&address).await.expect("connected");
+        for room in [0, 2] {
+            connection.driver.room = room;
+            let notify = "LISTEN x;NOTIFY x,'1';NOTIFY x,'2';NOTIFY x,'3'";
+            connection.ask(notify).await.expect("sent");
+            // The answer to this statement arrives behind the notifications.
+            connection.ask("SELECT 1").await.expect("an answer");
+            assert_eq!(connection.driver.notifications.len(), room);
+        }
     }
 }

@@ -13,12 +13,16 @@
 //! The session replaces the row of the run in these cases. The server then counts as just started, and votes after
 //! `max_ttl`.
 //!
-//! - **The row belongs to another table or server.** The records come from a dump, or were emptied, or rewritten.
+//! - **The row belongs to another table or server.** The records come from a dump, or were emptied, or rewritten. Or the
+//!   table, the schema or the database was renamed: clients may have used others of these names in between.
 //! - **The server was started since the row was written.** A clean restart forgets nothing, but a copy of the files that
 //!   was made after a clean shutdown looks the same. So does an old primary that was shut down cleanly before its
 //!   standby was promoted.
 //! - **The position in the WAL is lower than this process has seen in the same run.** A virtual machine was set back to
 //!   a snapshot that includes its memory.
+//!
+//! When a process begins a run, all open sessions of all processes end: each answer contains the id of the run
+//! ([`crate::sql::proof`]).
 //!
 //! Not solved: a process reads the position only at the beginning of a session. So it does not notice a snapshot that is
 //! newer than its last session.
@@ -92,10 +96,10 @@ pub(crate) async fn greet(
     }
     abandoned.remove(&past);
     let identity = asked.votes()?;
-    let (filenode, path) = asked.fits()?;
+    let (filenode, records) = asked.fits()?;
     let place = Place {
         identity: &identity,
-        path: &path,
+        records: &records,
         started: asked.started,
     };
     let (mut row, statements) = run_row(connection, &place).await?;
@@ -111,8 +115,8 @@ pub(crate) async fn greet(
         identity
     };
     Ok(Met {
+        proof: sql::proof(filenode, &row.id, &mark),
         run: row.id,
-        proof: sql::proof(filenode, &mark),
         server: server_name(&identity, asked.started),
         age,
         backend: asked.backend,
@@ -239,7 +243,8 @@ impl Asked {
         Ok(self.identity.clone())
     }
 
-    /// Checks the tables and the rights on them. Returns the number and the path of the file of the records.
+    /// Checks the tables and the rights on them. Returns the number of the file of the records, and the
+    /// place of the records.
     fn fits(&self) -> Result<(i64, String), Fault> {
         suits(&self.schema)?;
         if let Some(misfit) = self.schema.misfits().first() {
@@ -257,12 +262,12 @@ impl Asked {
             );
             return Err(Fault::Denied(why.into()));
         }
-        // The path becomes a part of statements.
-        let path = self
+        // The place becomes a part of statements.
+        let place = self
             .schema
-            .path()
-            .filter(|path| !path.contains(['\'', '\\']));
-        self.schema.filenode().zip(path).ok_or_else(unreadable)
+            .place()
+            .filter(|place| !place.contains(['\'', '\\']));
+        self.schema.filenode().zip(place).ok_or_else(unreadable)
     }
 }
 
@@ -287,8 +292,8 @@ pub(crate) fn suits(schema: &Schema) -> Result<(), Fault> {
 struct Place<'a> {
     /// The system identifier of the server; empty if the user may not read it.
     identity: &'a str,
-    /// The path of the file of the records.
-    path: &'a str,
+    /// The place of the records ([`Schema::place`]).
+    records: &'a str,
     /// When the server was started, in microseconds since 1970.
     started: i64,
 }
@@ -297,7 +302,7 @@ struct Place<'a> {
 #[derive(Debug, PartialEq, Eq)]
 struct RunRow {
     id: String,
-    /// The path of the file of the records.
+    /// The place of the records ([`Schema::place`]).
     file: String,
     /// The system identifier of the server that wrote the row; empty if its client could not read it.
     server: String,
@@ -323,7 +328,7 @@ impl RunRow {
         let is_server = self.server.is_empty() || identity.is_empty() || self.server == identity;
         // The id becomes a part of statements.
         let is_id = self.id.len() == 32 && self.id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        is_server && is_id && self.file == place.path && self.started == place.started
+        is_server && is_id && self.file == place.records && self.started == place.started
     }
 }
 
@@ -345,13 +350,13 @@ async fn run_row(
 ) -> Result<(RunRow, Statements), Fault> {
     let Place {
         identity,
-        path,
+        records,
         started,
     } = place;
     let id = new_id();
     let insert = format!(
         "INSERT INTO quorate.run (one,id,file,server,started,aged) \
-         VALUES (1,'{id}','{path}','{identity}',{started},0) ON CONFLICT DO NOTHING;{READ}"
+         VALUES (1,'{id}','{records}','{identity}',{started},0) ON CONFLICT DO NOTHING;{READ}"
     );
     let Connection { client, driver } = &mut *connection;
     let asked = async {
@@ -378,15 +383,15 @@ async fn run_row(
 async fn replaced(connection: &mut Connection, place: &Place<'_>) -> Result<RunRow, Fault> {
     let Place {
         identity,
-        path,
+        records,
         started,
     } = place;
     for _ in 0..TRIES {
         let id = new_id();
         // The condition is checked again with the current row, so a run that another session has begun is kept.
         let replace = format!(
-            "UPDATE quorate.run SET id='{id}',file='{path}',server='{identity}',started={started},aged=0 \
-             WHERE one=1 AND (file<>'{path}' OR server<>'{identity}' OR started<>{started} \
+            "UPDATE quorate.run SET id='{id}',file='{records}',server='{identity}',started={started},aged=0 \
+             WHERE one=1 AND (file<>'{records}' OR server<>'{identity}' OR started<>{started} \
              OR id !~ '^[0-9a-f]{{32}}$');{READ}"
         );
         let row = RunRow::read(&connection.ask(&replace).await?);
@@ -470,9 +475,9 @@ mod tests {
             started: 9,
             aged: 0,
         };
-        let place = |identity, path, started| Place {
+        let place = |identity, records, started| Place {
             identity,
-            path,
+            records,
             started,
         };
         let here = place("1", FILE, 9);

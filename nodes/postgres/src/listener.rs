@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use quorate::node::Fault;
 use quorate::node::store::{Listener, Pace, Pacer};
+use tokio::time::Instant;
 use tokio_postgres::Notification;
 
 use crate::connection::Connection;
@@ -30,12 +31,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How often the listener checks a connection on which nothing arrives. A network failure shows itself only by a
 /// missing answer.
 const CHECKED: Duration = Duration::from_secs(15);
+/// The largest number of notifications that the listener keeps until they are read. It drops further ones: a waiter whose
+/// wake-up is lost repeats its request at its heartbeat.
+const MOST_NOTIFICATIONS: usize = 8192;
 /// How long the listener still listens when nobody waits: another waiter often follows.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// A connection that receives wake-ups from a server, for tasks that wait for a lock or observe an election.
 pub struct PostgresListener {
     connection: Connection,
+    /// When the last answer or notification arrived.
+    answered_at: Instant,
     channel: String,
     /// Whether the server sends the notifications of the channel to this connection.
     listens: bool,
@@ -70,6 +76,7 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 impl PostgresListener {
     pub(crate) async fn open(address: &Address, process: &str) -> Result<Self, Fault> {
         let mut connection = Connection::open(address).await?;
+        connection.driver.room = MOST_NOTIFICATIONS;
         connection.ask(&settings(PATIENCE)).await?;
         for setting in VANISHED {
             // Not every operating system supports these settings.
@@ -78,6 +85,7 @@ impl PostgresListener {
         suits(&Schema::read(&connection.ask(&tables::question()).await?))?;
         let mut listener = Self {
             connection,
+            answered_at: Instant::now(),
             channel: channel(process),
             listens: false,
             pacer: Pacer::default(),
@@ -89,7 +97,9 @@ impl PostgresListener {
     async fn ask(&mut self, statement: &str) -> Result<(), Fault> {
         let asking = tokio::time::timeout(PATIENCE, self.connection.ask(statement));
         let asked = asking.await.unwrap_or(Err(Fault::Timeout(PATIENCE)));
-        asked.map(drop)
+        asked?;
+        self.answered_at = Instant::now();
+        Ok(())
     }
 
     /// Begins or ends to listen.
@@ -101,19 +111,23 @@ impl PostgresListener {
         Ok(())
     }
 
-    /// Reads notifications until `end` is ready, but at most for [`CHECKED`]. Returns `None` if there are none.
+    /// Reads notifications until `end` is ready. Returns `None` if there are none. If nothing has arrived for
+    /// [`CHECKED`], checks the connection first. Each change of the pace ends a call, so this time covers all calls.
     async fn receive(
         &mut self,
         end: impl Future<Output = ()>,
     ) -> Result<Option<Vec<Notification>>, Fault> {
         tokio::select! {
             biased;
-            received = self.connection.driver.next_notifications() => received.map(Some),
-            () = end => Ok(None),
-            () = tokio::time::sleep(CHECKED) => {
+            received = self.connection.driver.next_notifications() => {
+                self.answered_at = Instant::now();
+                received.map(Some)
+            }
+            () = tokio::time::sleep_until(self.answered_at + CHECKED) => {
                 self.ask("SELECT 1").await?;
                 Ok(None)
             }
+            () = end => Ok(None),
         }
     }
 }

@@ -194,7 +194,11 @@ fn repair(misfit: Misfit) -> String {
             let table = TABLES.iter().find(|table| table.name == name);
             table.map_or(String::new(), |table| table.create.to_owned())
         }
-        Misfit::ForeignSchema | Misfit::Foreign(_) | Misfit::Active(_) => String::new(),
+        Misfit::ForeignSchema
+        | Misfit::Foreign(_)
+        | Misfit::Active(_)
+        | Misfit::Keyless(_)
+        | Misfit::OtherColumns(_) => String::new(),
         Misfit::Unlogged => format!("ALTER TABLE {SCHEMA}.{} SET LOGGED", RECORD.name),
         // The row must not be kept: it may be older than a crash of the server.
         Misfit::Logged => {

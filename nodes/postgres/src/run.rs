@@ -61,6 +61,11 @@ impl FirstSight {
         seen.as_ref().map(|seen| (seen.run.clone(), seen.position))
     }
 
+    /// Whether no session of this process has met another run since it met `run`.
+    pub(crate) fn is_current(&self, run: &str) -> bool {
+        self.seen().as_ref().is_none_or(|seen| seen.run == run)
+    }
+
     /// The age of the run `run`, whose row shows the age `aged` in microseconds. Notes the run and the position of its
     /// server in the WAL.
     pub(crate) fn age(&self, run: &str, aged: i64, position: Option<u64>) -> Duration {
@@ -189,7 +194,9 @@ mod tests {
     #[test]
     fn age_of_a_run_begins_at_the_age_in_the_row_and_grows() {
         let (seen, start) = (FirstSight::default(), Instant::now());
+        assert!(seen.is_current("a"), "no session has begun");
         assert_eq!(seen.age_at(start, "a", 0), Duration::ZERO);
+        assert!(seen.is_current("a") && !seen.is_current("b"));
         assert_eq!(seen.age_at(start + 5 * SECOND, "a", 0), 5 * SECOND);
         let later = seen.age_at(start + 6 * SECOND, "a", 60_000_000);
         assert_eq!(later, 60 * SECOND, "another client has counted longer");

@@ -23,6 +23,8 @@ pub fn script(url: &str) -> Result<String, BadUrl> {
             address.database
         ),
         "BEGIN;".to_owned(),
+        // The statements must use only types and operators of the server itself.
+        "SET LOCAL search_path=pg_catalog;".to_owned(),
         format!("CREATE SCHEMA IF NOT EXISTS {SCHEMA};"),
     ];
     lines.extend(TABLES.iter().map(|table| format!("{};", table.create)));

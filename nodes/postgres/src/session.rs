@@ -80,24 +80,27 @@ impl PostgresSession {
         driver.run(query(client, statement, params)).await
     }
 
-    /// Returns the server's clock in the answer of a statement. Fails in two cases:
+    /// Returns the server's clock in the answer of a statement. Fails in these cases:
     ///
     /// - The records are not in the same file as at the beginning of the session. The table was then emptied, rewritten
     ///   or created again, and has lost records perhaps.
+    /// - Another run has begun since. A process has noticed that the server may have forgotten records. Or the address
+    ///   now leads to another server, which another session of this process has met.
     /// - The session lacks its settings. Behind a connection pooler, another session may have executed the statement.
     fn clock(&self, rows: &[Row]) -> Result<u64, Fault> {
         let row = rows.first().ok_or_else(unreadable)?;
         let proof = column::<String>(row, 1)?;
-        if proof != self.proof {
-            let is_same_file = proof.split(' ').next() == self.proof.split(' ').next();
-            let why = if is_same_file {
-                "a connection pooler has passed a statement to another session of the server: use pool_mode=session"
-            } else {
-                "the table of records was emptied, rewritten or created again"
-            };
-            return Err(Fault::Disconnected(why.into()));
-        }
-        u64::try_from(column::<i64>(row, 0)?).map_err(|_| unreadable())
+        let (mut found, mut expected) = (proof.split(' '), self.proof.split(' '));
+        let why = if found.next() != expected.next() {
+            "the table of records was emptied, rewritten or created again"
+        } else if found.next() != expected.next() || !self.seen.is_current(&self.run) {
+            "another run of the server has begun, because it may have forgotten locks"
+        } else if proof != self.proof {
+            "a connection pooler has passed a statement to another session of the server: use pool_mode=session"
+        } else {
+            return u64::try_from(column::<i64>(row, 0)?).map_err(|_| unreadable());
+        };
+        Err(Fault::Disconnected(why.into()))
     }
 
     /// Executes these statements, and stores the outcomes of their commits. Returns the server's clock, and the statements

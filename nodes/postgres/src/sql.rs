@@ -15,6 +15,8 @@
 //!   than an `UPDATE` alone.
 //! - **Each answer contains the number of the file of the records.** It shows a session that the table was emptied or
 //!   created again, which ends no session.
+//! - **Each answer contains the id of the run.** Another process may have begun a run, for example because it has noticed
+//!   that a virtual machine was set back to a snapshot. Votes of the earlier run must then not count any longer.
 //! - **Each answer contains a random text that only this session has set**, and `synchronous_commit`. A connection pooler
 //!   may pass a statement to another session, which lacks the settings, or belongs to a later run of the server.
 //! - **No PL/pgSQL**: it was no faster for one record. For three records, it was 1.6 to 2 times faster, which does not
@@ -38,14 +40,14 @@ pub(crate) const LONGEST_WORD: usize = 2200;
 macro_rules! head {
     () => {
         "(extract(epoch from clock_timestamp())*1000000)::bigint,concat_ws(' ',pg_relation_filenode('quorate.record'),\
-         current_setting('synchronous_commit'),current_setting('quorate.mark',true))"
+         (SELECT id FROM quorate.run WHERE one=1),current_setting('synchronous_commit'),current_setting('quorate.mark',true))"
     };
 }
 
 /// The second column of an answer if the session that [`set_mark`] has marked executes the statement: the number of the
-/// file of the records, `synchronous_commit`, and the mark.
-pub(crate) fn proof(filenode: i64, mark: &str) -> String {
-    format!("{filenode} on {mark}")
+/// file of the records, the id of the run, `synchronous_commit`, and the mark.
+pub(crate) fn proof(filenode: i64, run: &str, mark: &str) -> String {
+    format!("{filenode} {run} on {mark}")
 }
 
 /// The statement that marks a session with a random text.
@@ -131,12 +133,13 @@ pub(crate) enum Kind {
     /// Creates each of these records that does not exist.
     Create,
     /// Inserts rows for records that do not exist, with the state NULL. So the next statement only locks existing rows.
+    /// Fails if the table has lost its primary key.
     Place,
     /// Changes several records if all of them have their versions.
     Joint,
     /// Reads a page of records in the order of their names.
     Page,
-    /// Removes each of these records that has its version.
+    /// Removes each of these records that has its version, and whose row nobody else has locked.
     Remove,
     /// Sends wake-ups.
     Wake,
@@ -177,7 +180,8 @@ impl Kind {
             Self::Create => CREATE,
             Self::Place => {
                 "INSERT INTO quorate.record (name,version) \
-                 SELECT * FROM unnest($1::bytea[],$2::bigint[]) w(name,version) ORDER BY name ON CONFLICT DO NOTHING"
+                 SELECT * FROM unnest($1::bytea[],$2::bigint[]) w(name,version) ORDER BY name \
+                 ON CONFLICT (name) DO NOTHING"
             }
             Self::Joint => JOINT,
             Self::Page => concat!(
@@ -189,7 +193,8 @@ impl Kind {
             ),
             Self::Remove => concat!(
                 "WITH want AS MATERIALIZED (SELECT * FROM unnest($1::bytea[],$2::bigint[]) w(name,version)),",
-                held!(""),
+                // The next removal may find the row free. If this one waited, it would fail, and end the session.
+                held!(" SKIP LOCKED"),
                 " DELETE FROM quorate.record r USING held h WHERE r.name=h.name"
             ),
             // A commit of several records that loses its row has no effect, and its client repeats it.

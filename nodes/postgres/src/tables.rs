@@ -14,6 +14,11 @@
 //! - **`fillfactor=50`** keeps room for the next version of a row on its page. So 99.99 % of 200,000 changes wrote no
 //!   index entry, and the table stayed at 106 kB. The thresholds of autovacuum are absolute, because the table is small
 //!   and changes often; `toast.` is for queues of more than 2 kB, which the server stores elsewhere.
+//! - **The tables are checked for everything on which the statements depend.** Without the primary key, for example after
+//!   a dump whose restore was broken off, two clients could create the same record, and both would hold the lock.
+//! - **The place of the records contains `xmin` of three rows of the catalog**: those of the table, the schema and the
+//!   database. A rename changes it, so records that were renamed away and back do not get the age of their earlier run.
+//!   `VACUUM` does not change it. A `GRANT` does, and costs one restart guard.
 
 /// The schema of all tables.
 pub(crate) const SCHEMA: &str = "quorate";
@@ -30,6 +35,10 @@ pub(crate) struct Table {
     persistence: &'static str,
     /// The statement that creates the table if it is missing.
     pub(crate) create: &'static str,
+    /// The column that is the primary key.
+    key: &'static str,
+    /// The columns that the statements use, with their types. None of them has a default.
+    columns: &'static [(&'static str, &'static str)],
     /// The rights that a user who acquires locks cannot do without.
     needed: &'static [&'static str],
     /// All rights that a user who acquires locks should have.
@@ -45,6 +54,8 @@ pub(crate) const RECORD: Table = Table {
              name bytea PRIMARY KEY,version bigint NOT NULL,state bytea) WITH (fillfactor=50,\
              autovacuum_vacuum_scale_factor=0,autovacuum_vacuum_threshold=1000,\
              toast.autovacuum_vacuum_scale_factor=0,toast.autovacuum_vacuum_threshold=1000)",
+    key: "name",
+    columns: &[("name", "bytea"), ("version", "bigint"), ("state", "bytea")],
     needed: &["SELECT", "INSERT", "UPDATE"],
     rights: "SELECT, INSERT, UPDATE, DELETE",
 };
@@ -55,6 +66,15 @@ pub(crate) const RUN: Table = Table {
     create: "CREATE UNLOGGED TABLE IF NOT EXISTS quorate.run (\
              one int PRIMARY KEY,id text NOT NULL,file text NOT NULL,server text NOT NULL,\
              started bigint NOT NULL,aged bigint NOT NULL)",
+    key: "one",
+    columns: &[
+        ("one", "integer"),
+        ("id", "text"),
+        ("file", "text"),
+        ("server", "text"),
+        ("started", "bigint"),
+        ("aged", "bigint"),
+    ],
     needed: &["SELECT", "INSERT", "UPDATE"],
     rights: "SELECT, INSERT, UPDATE",
 };
@@ -85,9 +105,46 @@ fn is_trusted(role: &str) -> String {
     )
 }
 
-/// Whether a trigger, a rule or a policy may change the effect of statements on a table.
+/// Whether a trigger, a rule or a policy may change the effect of statements on a table, whether statements on a parent
+/// or child table affect the same rows, or whether logical replication changes the rows.
 const ACTIVE: &str = "(c.relrowsecurity OR EXISTS(SELECT FROM pg_rewrite WHERE ev_class=c.oid) \
-     OR EXISTS(SELECT FROM pg_trigger WHERE tgrelid=c.oid AND NOT tgisinternal))";
+     OR EXISTS(SELECT FROM pg_trigger WHERE tgrelid=c.oid AND NOT tgisinternal) \
+     OR EXISTS(SELECT FROM pg_inherits WHERE c.oid IN (inhparent,inhrelid)) \
+     OR EXISTS(SELECT FROM pg_subscription_rel WHERE srrelid=c.oid))";
+
+/// The place of the records: the path of their file in the data directory, and the transactions that last changed the
+/// catalog's rows of the table, of the schema and of the database.
+const PLACE: &str = "concat_ws(' ',pg_relation_filepath(c.oid),c.xmin,n.xmin,\
+     (SELECT xmin FROM pg_database WHERE datname=current_database()))";
+
+/// Whether a table has a primary key on exactly its key column. A deferrable key does not count, because it does not stop
+/// a second row of a record immediately.
+fn has_key() -> String {
+    let is_key = TABLES.map(|Table { name, key, .. }| format!("('{name}','{key}')"));
+    format!(
+        "EXISTS(SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid=i.indrelid AND a.attnum=i.indkey[0] \
+         WHERE i.indrelid=c.oid AND i.indisprimary AND i.indisvalid AND i.indimmediate AND i.indnkeyatts=1 \
+         AND (c.relname,a.attname) IN ({}))",
+        is_key.join(",")
+    )
+}
+
+/// Whether a table has the columns that the statements use, with their types and without defaults.
+fn has_columns() -> String {
+    let of = |Table { name, columns, .. }: &Table| {
+        let found = columns
+            .iter()
+            .map(|(column, kind)| format!("('{column}','{kind}')"));
+        let found: Vec<String> = found.collect();
+        format!(
+            "WHEN '{name}' THEN (SELECT count(*) FROM pg_attribute a WHERE a.attrelid=c.oid AND NOT a.attisdropped \
+             AND NOT a.atthasdef AND (a.attname,format_type(a.atttypid,a.atttypmod)) IN ({}))={}",
+            found.join(","),
+            columns.len()
+        )
+    };
+    format!("CASE c.relname {} END", TABLES.map(of).join(" "))
+}
 
 /// The query whose rows [`Schema::read`] parses. It needs no right on the schema or its tables.
 pub(crate) fn question() -> String {
@@ -98,13 +155,15 @@ pub(crate) fn question() -> String {
     let is_foreign = format!("(c.relowner<>n.nspowner AND NOT {table_owner})");
     format!(
         "SELECT obj_description(n.oid,'pg_namespace'),c.relname,c.relpersistence,pg_relation_filenode(c.oid),\
-         pg_relation_filepath(c.oid),{},{},{},{},{is_foreign},{ACTIVE},NOT {schema_owner} FROM pg_namespace n \
+         {PLACE},{},{},{},{},{is_foreign},{ACTIVE},NOT {schema_owner},{},{} FROM pg_namespace n \
          LEFT JOIN pg_class c ON c.relnamespace=n.oid AND c.relkind='r' AND c.relname IN ('record','run') \
          WHERE n.nspname='{SCHEMA}'",
         has("SELECT"),
         has("INSERT"),
         has("UPDATE"),
-        has("DELETE")
+        has("DELETE"),
+        has_key(),
+        has_columns()
     )
 }
 
@@ -128,10 +187,12 @@ struct Found {
     name: String,
     persistence: String,
     filenode: Option<i64>,
-    path: Option<String>,
+    place: Option<String>,
     rights: Vec<&'static str>,
     is_foreign: bool,
     is_active: bool,
+    has_key: bool,
+    has_columns: bool,
 }
 
 /// The fault of a table.
@@ -147,8 +208,12 @@ pub(crate) enum Misfit {
     Logged,
     /// The table belongs to a user who owns neither the schema nor the database.
     Foreign(&'static str),
-    /// The table has a trigger, a rule or row security.
+    /// The table has a trigger, a rule, row security, a parent or child table, or a subscription.
     Active(&'static str),
+    /// The table lacks its primary key.
+    Keyless(&'static Table),
+    /// The table lacks a column, or a column has another type or a default.
+    OtherColumns(&'static str),
 }
 
 impl Misfit {
@@ -156,7 +221,11 @@ impl Misfit {
     pub(crate) fn needs_administrator(self) -> bool {
         matches!(
             self,
-            Self::ForeignSchema | Self::Foreign(_) | Self::Active(_)
+            Self::ForeignSchema
+                | Self::Foreign(_)
+                | Self::Active(_)
+                | Self::Keyless(_)
+                | Self::OtherColumns(_)
         )
     }
 
@@ -174,9 +243,18 @@ impl Misfit {
             ),
             Self::Active(name) => {
                 format!(
-                    "the table {SCHEMA}.{name} has a trigger, a rule or row security: remove it"
+                    "the table {SCHEMA}.{name} has a trigger, a rule, row security, a parent or child table, or a \
+                     subscription of logical replication: remove it"
                 )
             }
+            Self::Keyless(Table { name, key, .. }) => format!(
+                "the table {SCHEMA}.{name} has no primary key on its column {key} alone, so it may contain a row twice: \
+                 add the key, or drop the table and prepare the server again"
+            ),
+            Self::OtherColumns(name) => format!(
+                "the table {SCHEMA}.{name} has other columns than this program expects, or a column with a default: \
+                 correct the columns, or drop the table and prepare the server again"
+            ),
             Self::Missing(name) => format!("the table {SCHEMA}.{name} is missing"),
             Self::Unlogged => format!(
                 "the table {SCHEMA}.record is UNLOGGED, so a crash of the server would empty it"
@@ -212,10 +290,12 @@ impl Schema {
                 name: name.to_owned(),
                 persistence: persistence.to_owned(),
                 filenode: column(3).and_then(|number| number.parse().ok()),
-                path: column(4).map(str::to_owned),
+                place: column(4).map(str::to_owned),
                 rights: rights.collect(),
                 is_foreign: column(9) == Some("t"),
                 is_active: column(10) == Some("t"),
+                has_key: column(12) == Some("t"),
+                has_columns: column(13) == Some("t"),
             });
         }
         schema
@@ -230,10 +310,11 @@ impl Schema {
         self.find(&RECORD)?.filenode
     }
 
-    /// The path of the file of the records in the data directory. It contains the number of the database, too, and so
-    /// differs in a copy of the database on the same server.
-    pub(crate) fn path(&self) -> Option<String> {
-        self.find(&RECORD)?.path.clone()
+    /// The place of the records: the path of their file in the data directory, and the transactions that last changed
+    /// the table, its schema and the database. The path contains the number of the database, and so differs in a copy of
+    /// the database on the same server.
+    pub(crate) fn place(&self) -> Option<String> {
+        self.find(&RECORD)?.place.clone()
     }
 
     /// The faults of the schema and its tables.
@@ -242,6 +323,8 @@ impl Schema {
             None => Some(Misfit::Missing(table.name)),
             Some(found) if found.is_foreign => Some(Misfit::Foreign(table.name)),
             Some(found) if found.is_active => Some(Misfit::Active(table.name)),
+            Some(found) if !found.has_columns => Some(Misfit::OtherColumns(table.name)),
+            Some(found) if !found.has_key => Some(Misfit::Keyless(table)),
             Some(found) if found.persistence == table.persistence => None,
             Some(_) if table.persistence == "p" => Some(Misfit::Unlogged),
             Some(_) => Some(Misfit::Logged),
@@ -284,9 +367,11 @@ mod tests {
     fn row(name: &str, persistence: &str, rights: [&str; 4]) -> Vec<Option<String>> {
         let comment = format!("{COMMENT}{VERSION}");
         let begin = [comment.as_str(), name, persistence, "16384", "base/5/16384"];
+        let end = ["f", "f", "f", "t", "t"];
         begin
             .iter()
             .chain(&rights)
+            .chain(&end)
             .map(|text| Some((*text).to_owned()))
             .collect()
     }
@@ -299,11 +384,21 @@ mod tests {
             (schema.version, schema.filenode()),
             (Some(VERSION), Some(16384))
         );
-        assert_eq!(schema.path().as_deref(), Some("base/5/16384"));
+        assert_eq!(schema.place().as_deref(), Some("base/5/16384"));
         assert!(schema.misfits().is_empty() && schema.missing_rights().is_empty());
         assert!(schema.may_delete());
         let wrong = Schema::read(&[row("record", "u", all), row("run", "p", all)]);
         assert_eq!(wrong.misfits(), [Misfit::Unlogged, Misfit::Logged]);
+        for (column, misfit) in [
+            (12, Misfit::Keyless(&RUN)),
+            (13, Misfit::OtherColumns("run")),
+        ] {
+            let mut run = row("run", "u", all);
+            run[column] = Some("f".into());
+            let wrong = Schema::read(&[row("record", "p", all), run]);
+            assert_eq!(wrong.misfits(), [misfit]);
+            assert!(misfit.needs_administrator());
+        }
         let poor = Schema::read(&[
             row("record", "p", ["t", "t", "f", "f"]),
             row("run", "u", all),
@@ -316,7 +411,7 @@ mod tests {
     fn missing_schema_and_schema_without_tables_are_incomplete() {
         let none = Schema::read(&[]);
         assert!(!none.exists && none.version.is_none());
-        let mut empty = vec![None; 11];
+        let mut empty = vec![None; 14];
         let read = Schema::read(&[empty.clone()]);
         assert!(read.exists && read.version.is_none());
         assert_eq!(

@@ -450,3 +450,90 @@ async fn server_that_an_administrator_made_read_only_does_not_vote() {
     assert_eq!(fault(&one).await, Fault::ReadOnly);
     assert_eq!(one.inspect().await.role.as_deref(), Some("read-only"));
 }
+
+/// A database, the statements that rename something away, and those that rename it back.
+type Rename = (&'static str, &'static str, &'static str);
+
+#[tokio::test]
+async fn table_schema_or_database_that_was_renamed_away_and_back_begins_a_run() {
+    let Some((server, one)) = server(options()).await else {
+        return;
+    };
+    let renames: [Rename; 3] = [
+        (
+            "locks",
+            "ALTER TABLE quorate.record RENAME TO away",
+            "DROP TABLE quorate.record;ALTER TABLE quorate.away RENAME TO record",
+        ),
+        (
+            "locks",
+            "ALTER SCHEMA quorate RENAME TO away",
+            "DROP SCHEMA quorate CASCADE;ALTER SCHEMA away RENAME TO quorate",
+        ),
+        (
+            "postgres",
+            "ALTER DATABASE locks RENAME TO away",
+            "DROP DATABASE locks WITH (FORCE);ALTER DATABASE away RENAME TO locks",
+        ),
+    ];
+    for (database, away, back) in renames {
+        put(&mut session(&one).await, away, 0, "s").await;
+        let_it_age(&one).await;
+        let first = greeting(&one).await;
+        assert!(uptime(&first) >= Duration::from_secs(1), "{first:?}");
+        assert_eq!(greeting(&store(&server)).await.run, first.run);
+        let each = |statements: &str| {
+            for statement in statements.split(';') {
+                let done = || server.sql_in(database, statement).is_ok();
+                let is_done = quorate_testbed::within(Duration::from_secs(10), done);
+                assert!(is_done, "{statement}");
+            }
+        };
+        each(away);
+        prepare(&server.url("locks")).await.expect("prepared");
+        put(&mut session(&store(&server)).await, "b", 0, "held").await;
+        each(back);
+        for next in [greeting(&store(&server)).await, greeting(&one).await] {
+            assert_ne!(next.run, first.run, "{away}");
+            assert!(uptime(&next) < Duration::from_secs(1), "{away}: {next:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn open_sessions_end_when_another_process_begins_a_run() {
+    let Some((server, one)) = server(options()).await else {
+        return;
+    };
+    let (mut open, first) = one.connect().await.expect("connected");
+    let version = put(&mut open, "a", 0, "s").await;
+    // As another process does that finds the server at an earlier position in the WAL.
+    let begin = "UPDATE quorate.run SET id='0123456789abcdef0123456789abcdef',aged=0";
+    sql(&server, begin);
+    let commits = [crate::common::of(crate::common::change("a", version, "no"))];
+    let fault = open.commit(&commits).await.expect_err("another run");
+    assert_eq!(fault.kind(), "disconnected", "{fault}");
+    assert!(fault.to_string().contains("run"), "{fault}");
+    let next = greeting(&one).await;
+    assert_ne!(next.run, first.run);
+    assert!(uptime(&next) < Duration::from_secs(1), "{next:?}");
+}
+
+/// The address may lead to another server, for example after a failover. Its first session then shows a new run.
+#[tokio::test]
+async fn open_sessions_end_when_another_session_of_the_process_meets_another_run() {
+    let Some((server, one)) = server(options()).await else {
+        return;
+    };
+    let (mut open, first) = one.connect().await.expect("connected");
+    put(&mut open, "a", 0, "s").await;
+    let set = |id: &str| sql(&server, &format!("UPDATE quorate.run SET id='{id}'"));
+    set("0123456789abcdef0123456789abcdef");
+    let other = greeting(&one).await;
+    assert_ne!(other.run, first.run);
+    set(first.run.as_str());
+    let fault = open.load(&[name("a")]).await.expect_err("another run");
+    assert_eq!(fault.kind(), "disconnected", "{fault}");
+    // Another process that has met only the first run is not concerned.
+    session(&store(&server)).await;
+}

@@ -185,6 +185,27 @@ async fn record_is_removed_only_if_it_has_the_given_version() {
 }
 
 #[tokio::test]
+async fn removal_skips_a_record_whose_row_somebody_holds() {
+    let (server, store) = store!();
+    let mut session = session(&store).await;
+    let a = put(&mut session, "a", 0, "a").await;
+    let b = put(&mut session, "b", 0, "b").await;
+    let console = Console::open(
+        &server,
+        "BEGIN; SELECT 1 FROM quorate.record WHERE name='a' FOR UPDATE",
+    );
+    let records = [(name("a"), a), (name("b"), b)];
+    session.remove(&records).await.unwrap();
+    assert_eq!(get(&mut session, "a").await.version, a);
+    assert_eq!(get(&mut session, "b").await, Record::default());
+    drop(console);
+    let free = || sql(&server, "SELECT name FROM quorate.record FOR UPDATE NOWAIT").len() > 1;
+    assert!(quorate_testbed::within(Duration::from_secs(5), free));
+    session.remove(&records).await.unwrap();
+    assert_eq!(get(&mut session, "a").await, Record::default());
+}
+
+#[tokio::test]
 async fn late_commit_of_a_lost_session_is_refused_because_the_version_has_changed() {
     let (server, store) = store!();
     let mut lost = session(&store).await;
@@ -734,4 +755,29 @@ async fn listener_listens_while_the_pacer_shows_a_waiter() {
     let fault = listener.next().await.unwrap_err();
     assert_eq!(fault.kind(), "disconnected", "{fault}");
     assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+/// Each change of the pace ends a wait for notifications. So the time until the check of the connection must not begin again with each
+/// wait.
+#[tokio::test]
+async fn listener_notices_a_lost_connection_although_each_wait_is_short() {
+    let (server, store) = store!();
+    let process: Arc<str> = "0123456789abcdef".into();
+    let mut listener = store.listen(process).await.unwrap();
+    server.stop().unwrap();
+    // From here, the clock of the test jumps to the next timer.
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    let short = Duration::from_secs(14);
+    let fault = loop {
+        if let Ok(ended) = tokio::time::timeout(short, listener.next()).await {
+            break ended.unwrap_err();
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "the listener must check its connection"
+        );
+    };
+    server.cont().unwrap();
+    assert_eq!(fault.kind(), "timeout", "{fault}");
 }

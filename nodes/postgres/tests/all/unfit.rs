@@ -1,6 +1,8 @@
 //! Tests of servers without the schema, without rights, or with a wrong schema, and of the preparation.
 
-use crate::common::{bare, get, options, put, server, session, sql, store, store_at};
+use crate::common::{
+    Server, bare, change, commit, get, name, options, put, server, session, sql, store, store_at,
+};
 use quorate::Purpose;
 use quorate::node::store::{Session as _, Store as _};
 use quorate_postgres::{NotPrepared, prepare, script};
@@ -332,4 +334,178 @@ async fn text_that_is_not_utf_8_makes_an_inspection_fail_without_a_panic() {
     );
     assert!(store_at(&url).connect().await.is_err());
     assert!(store_at(&url).inspect().await.fault.is_some());
+}
+
+/// Creates functions of the user `evil` in the schema `public` that make this user a superuser if a superuser calls
+/// them. The server prefers the first two to its own functions, because their arguments fit better.
+fn plant_functions(server: &Server) {
+    let body =
+        "LANGUAGE plpgsql AS 'BEGIN EXECUTE ''ALTER ROLE evil SUPERUSER''; RETURN NULL; END'";
+    let functions = [
+        "hashtextextended(text,integer) RETURNS bigint",
+        "pg_relation_filenode(oid) RETURNS oid",
+        // The server prefers these only if `search_path` names `public` first.
+        "pg_backend_pid() RETURNS integer",
+        "pg_is_in_recovery() RETURNS boolean",
+        "current_setting(text) RETURNS text",
+    ];
+    sql(
+        server,
+        "GRANT CREATE ON SCHEMA public TO PUBLIC;CREATE ROLE evil",
+    );
+    for function in functions {
+        let create = format!("SET ROLE evil;CREATE FUNCTION public.{function} {body}");
+        sql(server, &create);
+    }
+}
+
+#[tokio::test]
+async fn functions_of_other_users_are_not_called_with_the_rights_of_an_administrator() {
+    let Some(server) = bare(options()) else {
+        return;
+    };
+    server.sql("CREATE DATABASE locks").expect("created");
+    plant_functions(&server);
+    let url = server.url("locks");
+    for path in ["\"$user\",public", "public,pg_catalog"] {
+        sql(
+            &server,
+            &format!("ALTER DATABASE locks SET search_path={path}"),
+        );
+        let prepared = prepare(&url).await;
+        let inspected = store(&server).inspect().await;
+        let connected = store(&server).connect().await.map(drop);
+        let listening = store(&server).listen("0123456789abcdef".into()).await;
+        let script = script(&url).expect("a script");
+        sql(
+            &server,
+            &format!("DROP SCHEMA IF EXISTS quorate CASCADE;{script}"),
+        );
+        let evil = "SELECT rolsuper FROM pg_roles WHERE rolname='evil'";
+        assert_eq!(
+            server.sql(evil).expect("a role"),
+            "f\n",
+            "{path}: {prepared:?}"
+        );
+        prepared.expect("prepared");
+        assert_eq!(inspected.fault, None);
+        connected.expect("connected");
+        assert!(listening.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn table_without_its_primary_key_or_with_other_columns_is_refused() {
+    let Some((server, one)) = server(options()).await else {
+        return;
+    };
+    let mut open = session(&one).await;
+    for (wrong, text, right) in [
+        (
+            "ALTER TABLE quorate.record DROP CONSTRAINT record_pkey",
+            "no primary key on its column name",
+            "ALTER TABLE quorate.record ADD PRIMARY KEY (name)",
+        ),
+        (
+            "ALTER TABLE quorate.record DROP CONSTRAINT record_pkey, ADD PRIMARY KEY (name,version)",
+            "no primary key on its column name",
+            "ALTER TABLE quorate.record DROP CONSTRAINT record_pkey, ADD PRIMARY KEY (name)",
+        ),
+        (
+            "ALTER TABLE quorate.record DROP CONSTRAINT record_pkey, ADD PRIMARY KEY (name) DEFERRABLE",
+            "no primary key on its column name",
+            "ALTER TABLE quorate.record DROP CONSTRAINT record_pkey, ADD PRIMARY KEY (name)",
+        ),
+        (
+            "ALTER TABLE quorate.run DROP CONSTRAINT run_pkey",
+            "no primary key on its column one",
+            "ALTER TABLE quorate.run ADD PRIMARY KEY (one)",
+        ),
+        (
+            "ALTER TABLE quorate.record ALTER state SET DEFAULT 'x'",
+            "other columns",
+            "ALTER TABLE quorate.record ALTER state DROP DEFAULT",
+        ),
+        (
+            "ALTER TABLE quorate.record ALTER version TYPE int",
+            "other columns",
+            "ALTER TABLE quorate.record ALTER version TYPE bigint",
+        ),
+        (
+            "ALTER TABLE quorate.run RENAME aged TO age",
+            "other columns",
+            "ALTER TABLE quorate.run RENAME age TO aged",
+        ),
+    ] {
+        sql(&server, wrong);
+        let fault = one.connect().await.err().expect(wrong);
+        assert_eq!(fault.kind(), "unprepared", "{fault}");
+        assert!(fault.to_string().contains(text), "{wrong}: {fault}");
+        let refused = prepare(&server.url("locks")).await.expect_err(wrong);
+        assert!(refused.to_string().contains(text), "{refused}");
+        sql(&server, right);
+        session(&one).await;
+    }
+    // An additional column does no harm.
+    sql(&server, "ALTER TABLE quorate.record ADD note text");
+    session(&one).await;
+    // A session that is open while the key is dropped creates no second row of a record.
+    let _ended = open.load(&[name("a")]).await;
+    let mut open = session(&one).await;
+    let stale = commit(vec![change("a", 0, "a"), change("b", 9, "no")]);
+    open.commit(std::slice::from_ref(&stale)).await.expect("a");
+    sql(
+        &server,
+        "ALTER TABLE quorate.record DROP CONSTRAINT record_pkey",
+    );
+    let fault = open.commit(&[stale]).await.expect_err("no key");
+    assert_eq!(fault.kind(), "unprepared", "{fault}");
+    let rows = "SELECT count(*) FROM quorate.record WHERE name='a'";
+    assert_eq!(sql(&server, rows), "1\n");
+}
+
+#[tokio::test]
+async fn table_whose_rows_other_statements_may_change_or_duplicate_is_refused() {
+    let Some((server, one)) = server(options()).await else {
+        return;
+    };
+    server.sql("CREATE DATABASE publisher").expect("created");
+    let publish = "CREATE SCHEMA quorate;CREATE TABLE quorate.record (name bytea PRIMARY KEY,version bigint,\
+                   state bytea);CREATE PUBLICATION p FOR TABLE quorate.record";
+    server.sql_in("publisher", publish).expect("published");
+    let address = format!(
+        "host={} port={} user=postgres dbname=publisher",
+        server.dir().display(),
+        server.addr().expect("a port").port()
+    );
+    let subscribe = format!(
+        "CREATE SUBSCRIPTION s CONNECTION '{address}' PUBLICATION p \
+         WITH (create_slot=false,enabled=false,copy_data=false)"
+    );
+    for (wrong, right) in [
+        (
+            "CREATE TABLE child () INHERITS (quorate.record)",
+            "DROP TABLE child",
+        ),
+        (
+            "CREATE TABLE parent (name bytea NOT NULL,version bigint,state bytea);\
+             ALTER TABLE quorate.record INHERIT parent",
+            "ALTER TABLE quorate.record NO INHERIT parent",
+        ),
+        (
+            &subscribe,
+            "ALTER SUBSCRIPTION s SET (slot_name=NONE);DROP SUBSCRIPTION s",
+        ),
+    ] {
+        sql(&server, wrong);
+        let fault = one.connect().await.err().expect(wrong);
+        assert_eq!(fault.kind(), "unprepared", "{fault}");
+        assert!(fault.to_string().contains("remove it"), "{fault}");
+        let refused = prepare(&server.url("locks")).await.expect_err(wrong);
+        assert!(refused.to_string().contains("remove it"), "{refused}");
+        for statement in right.split(';') {
+            sql(&server, statement);
+        }
+        session(&one).await;
+    }
 }
