@@ -8,7 +8,7 @@ use crate::node::NodeKind;
 ///
 /// # Errors
 ///
-/// If a URL of a MySQL or ZooKeeper master is not valid. URLs of Redis masters are checked only when the returned
+/// If a URL of a master that is not a Redis is not valid. URLs of Redis masters are checked only when the returned
 /// builder builds the lock.
 pub fn builder_over(urls: &[String]) -> anyhow::Result<RedlockBuilder> {
     urls.iter().try_fold(Redlock::builder(), |builder, url| {

@@ -1,4 +1,4 @@
-//! One master of a run: a Redis server, a MariaDB server, or a ZooKeeper ensemble.
+//! One master of a run: a server, or a ZooKeeper ensemble.
 
 use std::any::type_name;
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ pub struct Master {
 }
 
 impl Master {
-    /// Starts a master, and creates the tables or znodes that clients need. Only Redis uses `options`, and only MariaDB
-    /// uses `login`.
+    /// Starts a master, and creates the tables or znodes that clients need. Only Redis uses `options`, and only
+    /// databases use `login`.
     ///
     /// # Errors
     ///
@@ -55,8 +55,7 @@ impl Master {
         })
     }
 
-    /// The URL of a MariaDB or ZooKeeper master at the addresses `addresses`, e.g. the addresses of proxies. `None` for
-    /// a Redis master.
+    /// The URL of a master at the addresses `addresses`, e.g. the addresses of proxies. `None` for a Redis master.
     pub fn store_url(
         &self,
         addresses: &[SocketAddr],

@@ -32,7 +32,7 @@ impl ResultMarkers {
         begin: "<!-- matrix: written by scripts/chaos --all -->",
         end: "<!-- end of matrix -->",
     };
-    /// The markers for the results of runs with MariaDB or ZooKeeper masters.
+    /// The markers for the results of runs with other masters, alone or together with Redis.
     pub const MIXES: Self = Self {
         begin: "<!-- mixes: written by scripts/chaos --mixes -->",
         end: "<!-- end of mixes -->",

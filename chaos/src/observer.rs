@@ -1,4 +1,4 @@
-//! Reads which locks are held on one MariaDB or ZooKeeper master.
+//! Reads which locks are held on one master that is not a Redis.
 //!
 //! A ZooKeeper server does not know when a lock expires. The observer regards a lock as expired if the holder has not
 //! renewed it for one TTL. So the observer must watch a lock for one TTL before it can report it as expired.

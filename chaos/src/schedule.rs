@@ -165,6 +165,10 @@ pub(crate) fn draw_injection(
     let lasts = match kind.lasts {
         Lasts::Moment => 0,
         Lasts::BeyondTtl => rng.random_range(ttl * 6 / 5..ttl * 2),
+        Lasts::BeyondGuard => {
+            let guarded = (scenario.max_ttl + GUARD_SLACK).as_millis() as u64;
+            guarded + rng.random_range(ttl * 2 / 5..ttl * 6 / 5)
+        }
         Lasts::Attempts => rng.random_range(400..1_200),
         Lasts::Short => rng.random_range(50..700),
         Lasts::Usual => rng.random_range(ttl / 4..ttl * 3 / 2),

@@ -27,7 +27,7 @@ pub const PASSWORD: &str = "thrown-away";
 /// The rights of [`USER`], unless a fault has taken some away.
 pub const ALL_RIGHTS: &[&str] = &["~*", "&*", "+@all"];
 
-/// The user name and password with which clients log in to a MariaDB.
+/// The user name and password with which clients log in to a database.
 const CLIENT_LOGIN: Login<'_> = Login {
     user: USER,
     password: PASSWORD,

@@ -9,8 +9,9 @@ use crate::error::Error;
 /// The line that the session prints after each answer of the server. It marks the end of the answer.
 const END_OF_ANSWER: &str = "end-of-the-answer";
 
-/// An administrator's session, opened by [`MariaDb::console`](crate::MariaDb::console). Dropping this value ends the
-/// session and releases its database locks.
+/// An administrator's session, opened by [`MariaDb::console`](crate::MariaDb::console) or
+/// [`Postgres::console_in`](crate::Postgres::console_in). Dropping this value ends the session and releases its database
+/// locks.
 #[derive(Debug)]
 #[must_use = "dropping the console ends its session"]
 pub struct Console {
@@ -23,7 +24,6 @@ impl Console {
     /// Starts the client program of the server, which reads statements line by line.
     pub(crate) fn open(mut command: Command) -> Result<Self, Error> {
         let mut program = command
-            .arg("--unbuffered")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

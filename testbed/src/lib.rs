@@ -3,8 +3,10 @@
 //! - [`Server`] is one real Redis or Valkey process on loopback that can be killed, frozen, and restarted with or
 //!   without its data; [`Masters`] are several of them. Dropping them kills the processes, and deletes
 //!   their data.
-//! - [`MariaDb`] is one real MariaDB process with the same methods. A [`Console`] is an administrator's session on it.
-//! - [`Postgres`] is one real PostgreSQL process, and [`PgBouncer`] a connection pooler in front of it.
+//! - [`MariaDb`] is one real MariaDB process with the same methods.
+//! - [`Postgres`] is one real PostgreSQL process, [`PostgresFiles`] a copy of its files, and [`PgBouncer`] a connection
+//!   pooler in front of it.
+//! - A [`Console`] is an administrator's session on a [`MariaDb`] or a [`Postgres`].
 //! - [`ServerDir`] is an empty directory, for tests of data that a lock protects.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
 //! - [`TestServer`] is the trait of the servers that can be masters: a [`Server`], a [`MariaDb`], a
@@ -82,6 +84,7 @@ mod server_dir;
 mod server_process;
 mod shim;
 mod skipped;
+mod small_disk;
 mod spawn;
 pub mod table;
 mod test_server;
@@ -101,7 +104,7 @@ pub use names::{LookupAnswer, Names};
 pub use namespace::{Namespace, check_isolation, isolate};
 pub use options::{Persistence, ServerOptions, Tls};
 pub use pgbouncer::PgBouncer;
-pub use postgres::{Postgres, PostgresOptions};
+pub use postgres::{Postgres, PostgresFiles, PostgresOptions};
 pub use process::within;
 pub use proxy::Proxy;
 pub use resp::{Connection, Reply};

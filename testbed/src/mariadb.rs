@@ -323,7 +323,9 @@ impl MariaDb {
     ///
     /// If the client program does not start. A refused login is no error here: the first [`Console::say`] returns it.
     pub fn console(&self) -> Result<Console, Error> {
-        Console::open(self.client())
+        let mut command = self.client();
+        command.arg("--unbuffered");
+        Console::open(command)
     }
 
     /// The command that starts MariaDB's command-line client as the administrator, over the server's Unix socket. It

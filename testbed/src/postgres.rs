@@ -16,11 +16,13 @@ use rand::RngExt as _;
 use rand::rngs::StdRng;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::console::Console;
 use crate::error::Error;
 use crate::ports::PortLease;
 use crate::process::{process_state, within};
 use crate::server_dir::ServerDir;
 use crate::server_process::ServerProcess;
+use crate::small_disk::SmallDisk;
 use crate::spawn::{find, tied_to_process};
 use crate::test_server::TestServer;
 
@@ -32,6 +34,11 @@ const VERSIONS_DIR: &str = "/usr/lib/postgresql";
 /// The user and the group `nobody` and `nogroup` of Linux. PostgreSQL refuses to run as root.
 const NOBODY_UID: u32 = 65_534;
 
+/// The folder of the data in the directory of a server.
+const DATA: &str = "data";
+/// The folder of the second file system in the directory of a server.
+const SMALL_DISK: &str = "small";
+
 /// The number of further ports that are tried if the first port is taken.
 const PORTS_TO_TRY: usize = 8;
 
@@ -40,6 +47,7 @@ const PORTS_TO_TRY: usize = 8;
 #[must_use = "options do nothing until they are handed to Postgres::start_with"]
 pub struct PostgresOptions {
     tcp: bool,
+    small_disk: Option<u64>,
     settings: Vec<String>,
     hba: Vec<String>,
 }
@@ -54,6 +62,15 @@ impl PostgresOptions {
     /// Makes the server listen on a free port of loopback, which stays the same across restarts. Default: no port.
     pub fn tcp(self) -> Self {
         Self { tcp: true, ..self }
+    }
+
+    /// Gives the server a second file system of this size in bytes, in memory, at [`Postgres::small_disk`]. Only the
+    /// processes of the server can use it. It keeps its files until the server is dropped. Default: none.
+    pub fn small_disk(self, bytes: u64) -> Self {
+        Self {
+            small_disk: Some(bytes),
+            ..self
+        }
     }
 
     /// Sets a parameter of the server, for example `fsync` to `on`. It takes precedence over the defaults of the
@@ -125,6 +142,16 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// A copy of the files of a server, made by [`Postgres::copy_files`]. It is removed when this value is dropped.
+#[derive(Debug)]
+pub struct PostgresFiles(ServerDir);
+
+impl PostgresFiles {
+    fn data_dir(&self) -> PathBuf {
+        self.0.path().join(DATA)
+    }
+}
+
 /// A PostgreSQL process. Dropping this value ends the process and removes its directory.
 ///
 /// ```no_run
@@ -142,6 +169,7 @@ pub struct Postgres {
     /// The server process. Fields are dropped in the order of their declarations, so the server ends before its
     /// directory is removed.
     process: ServerProcess,
+    small_disk: Option<SmallDisk>,
     lease: Option<PortLease>,
     dir: ServerDir,
     /// The random password of the administrator. Only connections through the port need it.
@@ -176,22 +204,33 @@ impl Postgres {
     /// server's log if the server does not start. No process is left running in that case.
     pub fn start_with(options: PostgresOptions) -> Result<Self, Error> {
         let programs = Programs::find()?;
-        let dir = ServerDir::create(None).map_err(Error::io("create a temporary directory"))?;
-        if is_root() {
-            chown(dir.path(), Some(NOBODY_UID), Some(NOBODY_UID))
-                .map_err(Error::io("change the owner of a directory"))?;
-        }
-        let mut server = Self {
-            options,
-            programs,
-            process: ServerProcess::new(dir.path().join("server.log"), PATIENCE),
-            lease: None,
-            dir,
-            password: format!("{:032x}", rand::make_rng::<StdRng>().random::<u128>()),
-        };
+        let password = format!("{:032x}", rand::make_rng::<StdRng>().random::<u128>());
+        let mut server = Self::in_new_dir(options, programs, password)?;
         server.install()?;
         server.launch_on_free_port()?;
         Ok(server)
+    }
+
+    /// A server without data, which has not been started.
+    fn in_new_dir(
+        options: PostgresOptions,
+        programs: &'static Programs,
+        password: String,
+    ) -> Result<Self, Error> {
+        let dir = owned_dir()?;
+        let small_disk = options.small_disk.map(|bytes| {
+            let owner = is_root().then_some(NOBODY_UID);
+            SmallDisk::mount(&dir.path().join(SMALL_DISK), bytes, owner)
+        });
+        Ok(Self {
+            options,
+            programs,
+            process: ServerProcess::new(dir.path().join("server.log"), PATIENCE),
+            small_disk: small_disk.transpose()?,
+            lease: None,
+            dir,
+            password,
+        })
     }
 
     /// Starts a second server on a copy of this server's data directory, as from a backup of the files. The options are
@@ -201,32 +240,61 @@ impl Postgres {
     ///
     /// As for [`start_with`](Self::start_with).
     pub fn start_copy(&self) -> Result<Self, Error> {
-        let dir = ServerDir::create(None).map_err(Error::io("create a temporary directory"))?;
-        let copied = Command::new("cp")
-            .arg("-a")
-            .args([self.data_dir(), dir.path().join("data")])
-            .status()
-            .map_err(Error::io("copy the data directory"))?;
-        if !copied.success() {
-            let log = "cp has failed".to_owned();
-            let status = copied;
-            return Err(Error::Exited { status, log });
-        }
-        if is_root() {
-            chown(dir.path(), Some(NOBODY_UID), Some(NOBODY_UID))
-                .map_err(Error::io("change the owner of a directory"))?;
-        }
-        let _ = fs::remove_file(dir.path().join("data/postmaster.pid"));
-        let mut server = Self {
-            options: self.options.clone(),
-            programs: self.programs,
-            process: ServerProcess::new(dir.path().join("server.log"), PATIENCE),
-            lease: None,
-            dir,
-            password: self.password.clone(),
-        };
+        let mut server = self.with_same_options()?;
+        copy_files(&self.data_dir(), &server.data_dir())?;
+        let _ = fs::remove_file(server.data_dir().join("postmaster.pid"));
         server.launch_on_free_port()?;
         Ok(server)
+    }
+
+    /// A server with the options and the password of this one, without data. It has not been started.
+    fn with_same_options(&self) -> Result<Self, Error> {
+        Self::in_new_dir(self.options.clone(), self.programs, self.password.clone())
+    }
+
+    /// Copies the files of the server, as a snapshot of its disk does. If the server runs, it is frozen meanwhile, so
+    /// the copy shows the files of one moment. The files on [`small_disk`](Self::small_disk) are not copied.
+    ///
+    /// # Errors
+    ///
+    /// The error of the operating system. [`Error::Exited`] if the program `cp` fails.
+    pub fn copy_files(&self) -> Result<PostgresFiles, Error> {
+        let files = PostgresFiles(owned_dir()?);
+        let is_running = self.process.pid().is_some();
+        if is_running {
+            self.stop()?;
+        }
+        let copied = copy_files(&self.data_dir(), &files.data_dir());
+        if is_running {
+            self.cont()?;
+        }
+        let _ = fs::remove_file(files.data_dir().join("postmaster.pid"));
+        copied.map(|()| files)
+    }
+
+    /// Replaces the files of this server, which must have ended, by those of an earlier copy.
+    ///
+    /// # Errors
+    ///
+    /// The error of the operating system.
+    pub fn restore_files(&self, files: PostgresFiles) -> Result<(), Error> {
+        self.take_files(&files.data_dir())
+    }
+
+    /// Makes this server, which must have ended, continue with the files of the server `other`. Shuts `other` down
+    /// cleanly. The next start of this server is one of `other` at the address of this server.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unverified`] if the other server does not end, and the errors of the operating system.
+    pub fn take_over(&self, other: Self) -> Result<(), Error> {
+        other.shut_down()?;
+        self.take_files(&other.data_dir())
+    }
+
+    fn take_files(&self, from: &Path) -> Result<(), Error> {
+        fs::remove_dir_all(self.data_dir()).map_err(Error::io("remove the data directory"))?;
+        copy_files(from, &self.data_dir())
     }
 
     /// Starts a hot standby, which replicates this server asynchronously. `SELECT pg_promote()` makes it a primary.
@@ -236,19 +304,7 @@ impl Postgres {
     /// As for [`start_with`](Self::start_with). [`Error::Exited`] also if the program `pg_basebackup` is missing or
     /// fails.
     pub fn start_standby(&self) -> Result<Self, Error> {
-        let dir = ServerDir::create(None).map_err(Error::io("create a temporary directory"))?;
-        if is_root() {
-            chown(dir.path(), Some(NOBODY_UID), Some(NOBODY_UID))
-                .map_err(Error::io("change the owner of a directory"))?;
-        }
-        let mut standby = Self {
-            options: self.options.clone(),
-            programs: self.programs,
-            process: ServerProcess::new(dir.path().join("server.log"), PATIENCE),
-            lease: None,
-            dir,
-            password: self.password.clone(),
-        };
+        let mut standby = self.with_same_options()?;
         let program = self.programs.server.with_file_name("pg_basebackup");
         let output = unprivileged(&program)
             .args([
@@ -278,6 +334,19 @@ impl Postgres {
     /// The temporary directory of the server, in which its socket is. It is removed when the server is dropped.
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// The folder of the second file system, if the server has one ([`PostgresOptions::small_disk`]).
+    pub fn small_disk(&self) -> PathBuf {
+        self.dir.path().join(SMALL_DISK)
+    }
+
+    /// Why this machine cannot give a server a second file system. `None` if it can.
+    pub fn missing_small_disk() -> Option<String> {
+        if !is_root() {
+            return Some("only root may mount a file system of a few megabytes".to_owned());
+        }
+        SmallDisk::missing()
     }
 
     /// The address of the server on loopback; `None` without [`PostgresOptions::tcp`].
@@ -333,11 +402,12 @@ impl Postgres {
     /// [`Error::Unverified`] if the process does not end.
     pub fn kill(&self) -> Result<(), Error> {
         let children = self.children();
+        // A frozen process does not notice that the main process has ended.
+        for child in children.iter().filter(|child| is_frozen(**child)) {
+            let _ = kill_process(*child, Signal::KILL);
+        }
         self.process.end(Signal::KILL, || {
-            let is_gone = |pid: &Pid| {
-                let pid = pid.as_raw_nonzero().get().cast_unsigned();
-                process_state(pid).is_none_or(|state| state == 'Z')
-            };
+            let is_gone = |child: &Pid| matches!(state(*child), None | Some('Z'));
             children.iter().all(is_gone)
         })
     }
@@ -390,15 +460,17 @@ impl Postgres {
         }
     }
 
-    /// The child processes of the server's main process: its backends and its helpers.
+    /// The child processes of the server's main process: its backends and its helpers. Reads the parent of every process,
+    /// because the kernel's list of children can lack one while another child ends.
     fn children(&self) -> Vec<Pid> {
         let Some(parent) = self.process.pid() else {
             return Vec::new();
         };
-        let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
-        let list = list.unwrap_or_default();
-        list.split_whitespace()
-            .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let is_child = |pid: &u32| parent_of(*pid) == Some(parent);
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(is_child)
+            .filter_map(|pid| Pid::from_raw(pid.cast_signed()))
             .collect()
     }
 
@@ -431,6 +503,20 @@ impl Postgres {
             let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             Err(Error::Refused(message))
         }
+    }
+
+    /// Opens an administrator's session in this database, which stays open until the [`Console`] is dropped. So a test can
+    /// use the session to keep rows and tables locked.
+    ///
+    /// # Errors
+    ///
+    /// If the client program does not start. A refused login is no error here: the first [`Console::say`] returns it.
+    pub fn console_in(&self, database: &str) -> Result<Console, Error> {
+        let mut command = self.client();
+        command
+            .arg(format!("--dbname={database}"))
+            .args(["--quiet", "--set=ON_ERROR_STOP=1"]);
+        Console::open(command)
     }
 
     /// Sets a parameter of the running server, and waits until new statements of all sessions use it. An empty value
@@ -474,7 +560,7 @@ impl Postgres {
     }
 
     fn data_dir(&self) -> PathBuf {
-        self.dir.path().join("data")
+        self.dir.path().join(DATA)
     }
 
     /// Creates the data directory.
@@ -531,7 +617,10 @@ impl Postgres {
     }
 
     fn launch(&self) -> Result<(), Error> {
-        let mut command = unprivileged(&self.programs.server);
+        let mut command = match &self.small_disk {
+            Some(disk) => disk.inside(unprivileged(&self.programs.server)),
+            None => unprivileged(&self.programs.server),
+        };
         command
             .arg("-D")
             .arg(self.data_dir())
@@ -562,8 +651,14 @@ impl Postgres {
             .wait_ready(PATIENCE, Duration::from_millis(20), probe)
     }
 
-    /// Ends all processes of the server. SIGKILL would end only the first process at once.
+    /// Ends all processes of the server. SIGKILL would end only the first process at once, but a frozen server receives no
+    /// other signal.
     fn end(&self) -> Result<(), Error> {
+        let main = self.process.pid();
+        let main = main.and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        if main.is_some_and(is_frozen) {
+            return self.kill();
+        }
         self.process.end(Signal::QUIT, || true)
     }
 }
@@ -603,6 +698,48 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         let _ = self.end();
     }
+}
+
+/// The state of a process, for example `T` if SIGSTOP has frozen it. `None` if the process has ended.
+fn state(pid: Pid) -> Option<char> {
+    process_state(pid.as_raw_nonzero().get().cast_unsigned())
+}
+
+fn is_frozen(pid: Pid) -> bool {
+    state(pid) == Some('T')
+}
+
+/// The id of the process that started this process. `None` if the process has ended.
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the program in parentheses may contain spaces. The state and the parent follow it.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Creates a directory that belongs to the user of the server.
+fn owned_dir() -> Result<ServerDir, Error> {
+    let dir = ServerDir::create(None).map_err(Error::io("create a temporary directory"))?;
+    if is_root() {
+        chown(dir.path(), Some(NOBODY_UID), Some(NOBODY_UID))
+            .map_err(Error::io("change the owner of a directory"))?;
+    }
+    Ok(dir)
+}
+
+/// Copies a directory with its owners and rights.
+fn copy_files(from: &Path, to: &Path) -> Result<(), Error> {
+    let status = Command::new("cp")
+        .arg("-a")
+        .args([from, to])
+        .stdin(Stdio::null())
+        .status()
+        .map_err(Error::io("copy the data directory"))?;
+    if status.success() {
+        return Ok(());
+    }
+    let log = "cp has failed".to_owned();
+    Err(Error::Exited { status, log })
 }
 
 /// Returns a command that starts `program`, as the user `nobody` if this process runs as root.

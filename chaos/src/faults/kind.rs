@@ -69,6 +69,8 @@ pub enum Lasts {
     Attempts,
     /// Longer than the TTL: 1.2 to 2 TTLs.
     BeyondTtl,
+    /// Longer than the restart guard excludes a master: 0.4 to 1.2 TTLs longer.
+    BeyondGuard,
 }
 
 /// Whether a fault can break mutual exclusion.
@@ -80,6 +82,8 @@ pub(super) enum ExclusionBreach {
     Never,
     /// Two holders at the same time are possible if the restart guard is off, and impossible if it is on.
     Unguarded,
+    /// As `Unguarded`, for masters of every kind: the fault itself takes data from the master.
+    UnguardedOnAll,
     /// Two holders at the same time are possible, because a master loses data without a visible restart.
     Forgets,
     /// Two holders at the same time are possible, because a master's clock is wrong.
@@ -217,6 +221,7 @@ impl Kind {
                         .iter()
                         .any(|node| MasterGroup::Forgetful.includes(*node))
             }
+            ExclusionBreach::UnguardedOnAll => !guarded,
             _ => true,
         }
     }

@@ -9,6 +9,8 @@ mod landed;
 mod links;
 mod names;
 mod network;
+mod postgres;
+mod postgres_files;
 mod processes;
 mod servers;
 mod zookeepers;
@@ -35,6 +37,8 @@ impl Kind {
             clocks::ROWS,
             servers::ROWS,
             databases::ROWS,
+            postgres::ROWS,
+            postgres_files::ROWS,
             zookeepers::ROWS,
             clients::ROWS,
         ];

@@ -4,6 +4,7 @@
 //! To add a kind, write such a file, and add its rows to [`NodeKind::all`].
 
 pub mod mariadb;
+pub mod postgres;
 mod probe;
 pub mod redis;
 mod row;
@@ -28,7 +29,7 @@ impl NodeKind {
 
     /// All kinds of servers that can be masters.
     pub fn all() -> Vec<Self> {
-        let tables = [redis::ROWS, mariadb::ROWS, zookeeper::ROWS];
+        let tables = [redis::ROWS, mariadb::ROWS, postgres::ROWS, zookeeper::ROWS];
         tables.into_iter().flatten().map(Self).collect()
     }
 
@@ -135,6 +136,8 @@ pub enum MasterGroup {
     Of(&'static str),
     /// Masters with this server software that lose no acknowledged write in a crash.
     SafeOf(&'static str),
+    /// Masters of the kind with this name.
+    Named(&'static str),
     /// Masters that lose data when they are killed.
     Forgetful,
 }
@@ -146,6 +149,7 @@ impl MasterGroup {
             Self::All => true,
             Self::Of(software) => node.software == software,
             Self::SafeOf(software) => node.software == software && !node.forgets,
+            Self::Named(name) => node.name == name,
             Self::Forgetful => node.forgets,
         }
     }
@@ -196,6 +200,11 @@ mod tests {
                 &["mysql", "mysql-flush0"],
             ),
             (MasterGroup::SafeOf(mariadb::MARIADB), &["mysql"]),
+            (
+                MasterGroup::Of(postgres::POSTGRES),
+                &["postgres", "postgres-small"],
+            ),
+            (MasterGroup::Named("postgres"), &["postgres"]),
             (
                 MasterGroup::Of(zookeeper::ZOOKEEPER),
                 &["zookeeper", "ensemble"],

@@ -1,4 +1,4 @@
-//! Short runs with MariaDB masters, or with a mix of Redis, MariaDB and ZooKeeper masters.
+//! Short runs with MariaDB or PostgreSQL masters, or with a mix of masters of several kinds.
 //!
 //! If a server that a run needs is not installed on this machine, the run is reported as skipped.
 
@@ -65,6 +65,77 @@ fn databases_that_lose_recent_commits_in_a_crash_break_exclusion_but_not_fencing
         "--seed 6 --nodes mysql-flush0 --ttl 3s --clients 3 --faults amnesia \
          --workload file,handover,register",
         &[5, 15, 30, 60, 60],
+        |run| run.summary.excused > 0,
+    );
+    run.must_be_valid();
+    assert!(run.summary.excused > 0, "{}", text(&run.output));
+}
+
+#[test]
+#[ignore = "nightly"]
+fn chaos_run_on_redis_and_postgres_is_valid_despite_crashes_and_a_full_disk() {
+    let test = "chaos_run_on_redis_and_postgres_is_valid_despite_crashes_and_a_full_disk";
+    if is_missing(test, &["redis", "postgres-small"]) {
+        return;
+    }
+    let faults = "pg-kill,pg-backend-crash,pg-row-held,pg-truncate,pg-disk-full";
+    let all_landed = |run: &Run| {
+        faults
+            .split(',')
+            .all(|name| run.landed_count(kind(name)) > 0)
+    };
+    let run = Run::until_enough(
+        "redis-and-postgres",
+        &format!(
+            "--seed 32 --nodes redis,redis,postgres-small --ttl 2s --clients 3 --many 5 \
+             --workload file,handover,register,permits --faults {faults}"
+        ),
+        &[25, 50],
+        all_landed,
+    );
+    run.must_be_valid();
+    assert!(all_landed(&run), "{}", text(&run.output));
+}
+
+#[test]
+#[ignore = "nightly"]
+fn chaos_run_on_postgres_is_valid_although_masters_continue_with_older_files() {
+    let test = "chaos_run_on_postgres_is_valid_although_masters_continue_with_older_files";
+    if is_missing(test, &["postgres"]) {
+        return;
+    }
+    let faults = "pg-snapshot,pg-snapshot-majority,pg-cold-copy,pg-promotion";
+    let all_landed = |run: &Run| {
+        faults
+            .split(',')
+            .all(|name| run.landed_count(kind(name)) > 0)
+    };
+    let run = Run::until_enough(
+        "older-files",
+        &format!(
+            "--seed 33 --nodes postgres,postgres,postgres --ttl 2s --clients 3 --many 5 \
+             --workload file,handover,register,permits --faults {faults}"
+        ),
+        &[40, 80],
+        all_landed,
+    );
+    run.must_be_valid();
+    assert!(all_landed(&run), "{}", text(&run.output));
+}
+
+#[test]
+#[ignore = "nightly"]
+fn postgres_masters_with_older_files_break_exclusion_but_not_fencing_without_the_restart_guard() {
+    let test = "postgres_masters_with_older_files_break_exclusion_but_not_fencing_without_the_restart_guard";
+    if is_missing(test, &["postgres"]) {
+        return;
+    }
+    // The TTL must exceed the restart time, so that the masters lose locks that are still valid.
+    let run = Run::until_enough(
+        "older-files-unguarded",
+        "--seed 6 --nodes postgres,postgres,postgres --ttl 3s --clients 3 --faults pg-amnesia \
+         --workload file,handover,register",
+        &[15, 30, 60, 60],
         |run| run.summary.excused > 0,
     );
     run.must_be_valid();

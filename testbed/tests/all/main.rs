@@ -4,6 +4,7 @@ mod clock;
 mod hostile;
 mod mariadb;
 mod names;
+mod postgres;
 mod proxy;
 mod server;
 mod zookeeper;

@@ -1,0 +1,139 @@
+//! Tests of the documented behavior of `Postgres`, on real servers.
+
+use std::time::Duration;
+
+use quorate_testbed::{Error, Postgres, PostgresOptions, not_run, within};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn report_not_run(why: &str) {
+    not_run(std::thread::current().name().unwrap_or("a test"), why);
+}
+
+fn server(options: PostgresOptions) -> Option<Postgres> {
+    if let Err(error) = Postgres::available() {
+        report_not_run(&error.to_string());
+        return None;
+    }
+    let server = Postgres::start_with(options).unwrap_or_else(|error| panic!("{error}"));
+    server.sql("CREATE TABLE t (n int)").unwrap();
+    Some(server)
+}
+
+fn add(server: &Postgres, number: u32) {
+    let statement = format!("INSERT INTO t VALUES ({number})");
+    server.sql(&statement).unwrap();
+}
+
+fn numbers(server: &Postgres) -> String {
+    server.sql("SELECT n FROM t ORDER BY n").unwrap()
+}
+
+#[test]
+fn restored_files_are_those_of_the_moment_of_the_copy() {
+    let Some(server) = server(PostgresOptions::new().tcp()) else {
+        return;
+    };
+    let address = server.addr();
+    add(&server, 1);
+    let copied_while_running = server.copy_files().unwrap();
+    add(&server, 2);
+    server.shut_down().unwrap();
+    let copied_when_stopped = server.copy_files().unwrap();
+    for (files, expected) in [
+        (copied_while_running, "1\n"),
+        (copied_when_stopped, "1\n2\n"),
+    ] {
+        server.kill().unwrap();
+        server.restore_files(files).unwrap();
+        server.start_again().unwrap();
+        assert_eq!(numbers(&server), expected);
+        add(&server, 3);
+    }
+    assert_eq!(server.addr(), address);
+}
+
+#[test]
+fn server_that_takes_over_a_promoted_standby_has_its_commits() {
+    let Some(server) = server(PostgresOptions::new().tcp()) else {
+        return;
+    };
+    let standby = match server.start_standby() {
+        Ok(standby) => standby,
+        Err(error) => return report_not_run(&error.to_string()),
+    };
+    server.kill().unwrap();
+    standby.sql("SELECT pg_promote()").unwrap();
+    add(&standby, 7);
+    let address = server.addr();
+    server.take_over(standby).unwrap();
+    server.start_again().unwrap();
+    assert_eq!(numbers(&server), "7\n");
+    assert_eq!(server.addr(), address);
+}
+
+#[test]
+fn small_disk_of_a_server_can_be_filled_and_keeps_its_files_over_a_restart() {
+    if let Some(why) = Postgres::missing_small_disk() {
+        return report_not_run(&why);
+    }
+    let Some(server) = server(PostgresOptions::new().small_disk(2 << 20)) else {
+        return;
+    };
+    let folder = server.small_disk();
+    let create = format!("CREATE TABLESPACE small LOCATION '{}'", folder.display());
+    server.sql(&create).unwrap();
+    server.sql("ALTER TABLE t SET TABLESPACE small").unwrap();
+    add(&server, 1);
+    let fill = "INSERT INTO t SELECT n FROM generate_series(1,1000000) n";
+    let error = server.sql(fill).unwrap_err();
+    assert!(
+        matches!(&error, Error::Refused(message) if message.contains("No space left on device")),
+        "{error}"
+    );
+    server.restart().unwrap();
+    assert_eq!(numbers(&server), "1\n");
+    let is_empty_outside = std::fs::read_dir(&folder).unwrap().next().is_none();
+    assert!(is_empty_outside, "only the server may see the disk");
+}
+
+#[test]
+fn stopped_server_leaves_no_process_when_it_is_dropped() {
+    let Some(server) = server(PostgresOptions::new()) else {
+        return;
+    };
+    let pids = server.sql("SELECT pid FROM pg_stat_activity").unwrap();
+    server.stop().unwrap();
+    drop(server);
+    // A zombie (state Z) has ended, but its parent has not noticed it yet.
+    let runs = |pid: &str| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    let has_ended = || !pids.lines().any(runs);
+    assert!(
+        pids.lines().count() > 3 && within(PATIENCE, has_ended),
+        "{pids}"
+    );
+}
+
+#[test]
+fn console_keeps_its_locks_until_it_is_dropped() {
+    let Some(server) = server(PostgresOptions::new()) else {
+        return;
+    };
+    add(&server, 1);
+    let mut console = server.console_in("postgres").unwrap();
+    assert_eq!(
+        console.say("BEGIN; SELECT n FROM t FOR UPDATE").unwrap(),
+        "1\n"
+    );
+    let lock = "SELECT n FROM t FOR UPDATE NOWAIT";
+    let error = server.sql(lock).unwrap_err();
+    assert!(
+        matches!(&error, Error::Refused(message) if message.contains("could not obtain lock")),
+        "{error}"
+    );
+    drop(console);
+    assert!(within(PATIENCE, || server.sql(lock).is_ok()));
+}
