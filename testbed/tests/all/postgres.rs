@@ -103,18 +103,30 @@ fn stopped_server_leaves_no_process_when_it_is_dropped() {
         return;
     };
     let pids = server.sql("SELECT pid FROM pg_stat_activity").unwrap();
+    let processes: Vec<_> = pids
+        .lines()
+        .filter_map(|pid| Some((pid, started_at(pid)?)))
+        .collect();
+    assert!(processes.len() > 3, "{pids}");
     server.stop().unwrap();
     drop(server);
-    // A zombie (state Z) has ended, but its parent has not noticed it yet.
-    let runs = |pid: &str| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    let has_ended = || {
+        processes
+            .iter()
+            .all(|(pid, started)| started_at(pid).as_ref() != Some(started))
     };
-    let has_ended = || !pids.lines().any(runs);
-    assert!(
-        pids.lines().count() > 3 && within(PATIENCE, has_ended),
-        "{pids}"
-    );
+    assert!(within(PATIENCE, has_ended), "{processes:?}");
+}
+
+/// When a process started, in clock ticks since the start of the machine; `None` if it has ended. A later process with the
+/// same pid has another start time.
+fn started_at(pid: &str) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    // A zombie (state Z) has ended, but its parent has not noticed it yet.
+    fields.next().filter(|state| *state != "Z")?;
+    // The first field after the name is field 3; the start time is field 22.
+    fields.nth(18).map(str::to_owned)
 }
 
 #[test]
