@@ -402,8 +402,13 @@ impl Postgres {
     /// [`Error::Unverified`] if the process does not end.
     pub fn kill(&self) -> Result<(), Error> {
         let children = self.children();
-        // A frozen process does not notice that the main process has ended.
-        for child in children.iter().filter(|child| is_frozen(**child)) {
+        let is_stopped = self.is_stopped();
+        // A frozen process does not notice that the main process has ended. A process that has received SIGSTOP may
+        // freeze a moment later.
+        for child in children
+            .iter()
+            .filter(|child| is_stopped || is_frozen(**child))
+        {
             let _ = kill_process(*child, Signal::KILL);
         }
         self.process.end(Signal::KILL, || {
@@ -654,12 +659,17 @@ impl Postgres {
     /// Ends all processes of the server. SIGKILL would end only the first process at once, but a frozen server receives no
     /// other signal.
     fn end(&self) -> Result<(), Error> {
-        let main = self.process.pid();
-        let main = main.and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        if main.is_some_and(is_frozen) {
+        if self.is_stopped() {
             return self.kill();
         }
         self.process.end(Signal::QUIT, || true)
+    }
+
+    /// Whether the main process of the server is frozen.
+    fn is_stopped(&self) -> bool {
+        let main = self.process.pid();
+        let main = main.and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        main.is_some_and(is_frozen)
     }
 }
 
