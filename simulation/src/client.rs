@@ -76,6 +76,10 @@ impl Client {
     }
 
     /// Takes the client's last lock. The faults have ended by then, so every live waiter must get its lock.
+    ///
+    /// A call can fail even then. For example, a master has refused the permission shortly before, and the client still
+    /// refuses its own requests for this reason until it is connected again. So the client calls again, until it has
+    /// the lock.
     async fn acquire_last_lock(&self) {
         while !self
             .process
@@ -93,7 +97,7 @@ impl Client {
         }
     }
 
-    /// Acquires and releases the client's last lock. Returns false if the acquire failed and the caller must try again.
+    /// Acquires and releases the client's last lock. Returns false if the acquire failed.
     async fn try_last_lock(&self) -> bool {
         let kind = self.kind_of_last_lock();
         let one_step_per_process = self.process.shared.world().scenario.one_step_per_process;
@@ -118,8 +122,7 @@ impl Client {
             world.observer.coverage.waited_after_healing += 1;
             return true;
         }
-        let world = self.process.shared.world();
-        world.scenario.change.is_none() && !world.scenario.one_step_per_process
+        false
     }
 
     /// If client processes take only one step, ends this process. A new process takes the next step.

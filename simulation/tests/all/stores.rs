@@ -4,7 +4,12 @@
 //! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 
 use crate::support::{STORES, is_caught, is_short, must_pass, sweep};
-use quorate_simulation::{Flaw, RunOptions, Scenario, ScenarioFamily};
+use quorate_simulation::{
+    Fault, FaultKind, Flaw, Refusal, RunOptions, Scenario, ScenarioFamily, Step, StorePlan, run,
+};
+
+/// One millisecond in nanoseconds.
+const MS: u64 = 1_000_000;
 
 #[test]
 fn simulation_with_databases_or_zookeeper_breaks_no_rule_with_the_default_seeds() {
@@ -49,6 +54,39 @@ fn same_seed_gives_the_same_simulation_run_with_databases_or_zookeeper() {
             "seed {seed}"
         );
     }
+}
+
+/// The client's last call begins at once after the refusal has ended. The client is not connected again at that time.
+#[test]
+fn client_calls_again_if_its_last_call_fails_because_of_an_earlier_refusal() {
+    let mut scenario = Scenario::quiet(7, 1, 1);
+    scenario.masters[0].store = Some(StorePlan {
+        clocked: true,
+        timeout: 50 * MS,
+        sessions: 1,
+        commits_per_request: 1,
+        sends_wakes: true,
+        durable: true,
+        wakes_name_no_lock: false,
+        lagging_reads_ppm: 0,
+        disturbed_wakes_ppm: 0,
+        delayed_commits_ppm: 0,
+        longest_commit_delay: MS,
+    });
+    scenario.clients[0].steps = vec![Step {
+        think: scenario.heal_at - 2 * MS,
+        ..Step::plain()
+    }];
+    let kind = FaultKind::Refuse {
+        master: 0,
+        how: Refusal::Denied,
+        lasts: scenario.heal_at,
+    };
+    scenario.faults = vec![Fault { at: 0, kind }];
+    let result = run(&scenario);
+    assert_eq!(result.violation, None);
+    let coverage = result.coverage;
+    assert_eq!((coverage.no_quorum, coverage.waited_after_healing), (1, 1));
 }
 
 /// For each seeded bug, a number n: at least one of the seeds from 0 to n - 1 must expose the bug.
