@@ -32,7 +32,7 @@ Checks (errors and warnings make the exit code 1, notes do not):
     cluster        no master is a node of a cluster (Redis Cluster, Galera)
     eviction       maxmemory-policy is noeviction
     memory         the server accepts writes (it has not reached maxmemory)
-    prepared       each database has the tables of quorate, and each ZooKeeper server has the path in its URL
+    prepared       each database has the tables of quorate, ZooKeeper the path in its URL, etcd the identity key
     binlog         the binary log of a database contains rows, not statements
     session        maxSessionTimeout of ZooKeeper is at least 2.5 times ?timeout= in its URL
     connections    the server accepts enough additional connections
@@ -43,6 +43,8 @@ Checks (errors and warnings make the exit code 1, notes do not):
     replication    no commit of a PostgreSQL server waits for a synchronous standby
     notifications  the notification queue of PostgreSQL has room
     snapshot       no old snapshot keeps PostgreSQL from removing old versions of rows
+    space          the database of etcd has room
+    history        etcd removes the history of its keys (auto-compaction)
     latency        replies arrive well before the node timeout
     acl            the user may use the commands, keys and channels that the locks need
     clock          the clocks of the masters agree
@@ -71,7 +73,7 @@ JSON fields (stable; absent values are null):
 server, version, role, run_id, uptime_s, votes_in_s (the time until the restart guard counts its votes), marked, \
 clock_offset_ms (from the median of all masters), appendonly, appendfsync, snapshots, maxmemory_policy, \
 wake_ups (whether the server notifies waiting clients), \
-denied[], grant[] (rules for ACL SETUSER), settings (of databases and ZooKeeper, with the names that the server uses), \
+denied[], grant[] (rules for ACL SETUSER), settings (of databases, ZooKeeper and etcd), \
 unseen[]";
 
 /// How many times `doctor` connects to each master, to find out whether the address always leads to the same server.

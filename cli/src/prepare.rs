@@ -18,24 +18,28 @@ pub(crate) fn after_help() -> String {
 
 /// The part of the help that does not depend on the list of kinds.
 const DETAILS: &str = "\
-quorate prepare-server keeps existing tables and paths, so you can run it at any time, even while locks are held. It
-creates missing tables, upgrades tables of an older version, and repairs tables with the wrong engine. If it has to
+quorate prepare-server keeps existing tables, paths and keys, so you can run it at any time, even while locks are held.
+It creates missing tables, upgrades tables of an older version, and repairs tables with the wrong engine. If it has to
 create the table or path that stores the locks, clients ignore the votes of the server for max_ttl.
 
 For ZooKeeper, quorate prepare-server also copies the ACL of the path to all znodes below the path. Whenever you have
 changed this ACL (setAcl), run quorate prepare-server again.
 
-Use an account with the right to create tables or znodes. The clients that take locks can use another account with fewer
-rights. quorate prepare-server prints the grants that the other account needs.
+After you have restored an etcd cluster from a snapshot, delete the key /quorate-server, wait for max_ttl, and run
+quorate prepare-server: the cluster then has another identity.
 
-With --print, quorate connects to no server and changes nothing. It prints SQL for a database, or a shell script
-with zkCli.sh for ZooKeeper, for example for a database migration tool. Run the SQL on each server separately. The
-printed statements create missing tables and znodes, and repair nothing.
+Use an account with the right to create tables, znodes or keys. The clients that take locks can use another account with
+fewer rights. quorate prepare-server prints the grants that the other account needs.
+
+With --print, quorate connects to no server and changes nothing. It prints SQL for a database, or a shell script with
+zkCli.sh for ZooKeeper or etcdctl for etcd, for example for a database migration tool. Run the SQL on each server
+separately. The printed statements create missing tables, znodes and keys, and repair nothing.
 
 Examples:
     quorate prepare-server mysql://admin:secret@db1.example/locks
     quorate prepare-server --print mysql://admin@db1.example/locks > quorate.sql
-    quorate prepare-server zk://h1:2181+h2+h3/locks";
+    quorate prepare-server zk://h1:2181+h2+h3/locks
+    quorate prepare-server etcd://h1:2379+h2+h3/locks";
 
 /// The exit codes of `quorate prepare-server`, with their meanings.
 pub(crate) const CODES: [Meaning; 4] = [

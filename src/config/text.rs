@@ -54,8 +54,8 @@ pub fn switch(text: &str) -> Result<bool, String> {
 /// Splits a text at its commas into URLs, and trims the URLs. Does not split at these commas:
 ///
 /// - a comma within a password;
-/// - a comma between the hosts of a `zk://`, `mysql://` or `postgres://` URL. A URL with several hosts is not allowed, and the later
-///   error about it describes the whole URL.
+/// - a comma between the hosts of a `zk://`, `etcd://`, `mysql://` or `postgres://` URL. Commas between hosts are not allowed,
+///   and the later error about them describes the whole URL.
 pub(super) fn urls(text: &str) -> Vec<String> {
     let parts: Vec<&str> = text.split(',').collect();
     let begins_url = |part: &str| part.contains("://");
@@ -78,10 +78,10 @@ pub(super) fn urls(text: &str) -> Vec<String> {
 }
 
 /// Whether `part`, the text after a comma, is probably one more host of `url`. True if `url` is a URL of ZooKeeper,
-/// MySQL or PostgreSQL without a path, and `part` is not empty.
+/// etcd, MySQL or PostgreSQL without a path, and `part` is not empty.
 fn lists_hosts(url: &str, part: &str) -> bool {
     let may_list_hosts = |scheme: &str| {
-        let names = ["zk", "mysql", "mysqls", "postgres", "postgresql"];
+        let names = ["zk", "etcd", "mysql", "mysqls", "postgres", "postgresql"];
         let scheme = scheme.split('+').next().unwrap_or_default();
         names.iter().any(|name| scheme.eq_ignore_ascii_case(name))
     };
@@ -131,6 +131,7 @@ mod tests {
                 &["postgres+tls://u@a:1,b:2/d", "redis://c"],
             ),
             ("zk://a,b/p,redis://c", &["zk://a,b/p", "redis://c"]),
+            ("etcd+tls://a,b,redis://c", &["etcd+tls://a,b", "redis://c"]),
             ("zk://a/p,b", &["zk://a/p", "b"]),
             ("zk://a,", &["zk://a", ""]),
             ("zk://a,zk://b", &["zk://a", "zk://b"]),

@@ -22,8 +22,8 @@ pub struct Inspection {
     pub connecting: Option<Duration>,
     /// The shortest of several measured round trips; `None` if no round trip was measured.
     pub round_trip: Option<Duration>,
-    /// The name of the server software: `redis`, `valkey`, `mysql`, `mariadb`, `postgresql`, `zookeeper`, or the
-    /// name of another server that uses the protocol of Redis. `None` if unknown.
+    /// The name of the server software: `redis`, `valkey`, `mysql`, `mariadb`, `postgresql`, `zookeeper`, `etcd`,
+    /// or the name of another server that uses the protocol of Redis. `None` if unknown.
     pub server: Option<String>,
     /// The server's version; `None` if unknown.
     pub version: Option<String>,
@@ -31,7 +31,7 @@ pub struct Inspection {
     ///
     /// - Redis: `master` or `slave`.
     /// - Databases: `master`, `slave` or `read-only`.
-    /// - ZooKeeper: the server's mode, for example `leader`, `follower` or `standalone`.
+    /// - ZooKeeper and etcd: `leader`, `follower` or `standalone`. ZooKeeper has more modes.
     pub role: Option<String>,
     /// Whether the server is a node of a Redis cluster; `None` if unknown.
     pub cluster: Option<bool>,

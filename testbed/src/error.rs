@@ -26,6 +26,10 @@ pub enum Error {
     #[error("the program pgbouncer is missing: install pgbouncer")]
     NoPgBouncer,
 
+    /// A program that [`Etcd`](crate::Etcd) needs is not installed.
+    #[error("the program {0} is missing: install etcd-server and etcd-client")]
+    NoEtcd(&'static str),
+
     /// The server refused a statement or command; the text is the server's message.
     #[error("{0}")]
     Refused(String),

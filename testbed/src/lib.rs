@@ -9,8 +9,9 @@
 //! - A [`Console`] is an administrator's session on a [`MariaDb`] or a [`Postgres`].
 //! - [`ServerDir`] is an empty directory, for tests of data that a lock protects.
 //! - [`ZooKeeper`] is one ZooKeeper server or an ensemble of several.
+//! - [`Etcd`] is one etcd cluster with one or more members.
 //! - [`TestServer`] is the trait of the servers that can be masters: a [`Server`], a [`MariaDb`], a
-//!   [`Postgres`] or a [`ZooKeeper`].
+//!   [`Postgres`], a [`ZooKeeper`] or an [`Etcd`].
 //! - [`Proxy`] is between a client and a server, and applies [`Fault`]s to the bytes that it forwards.
 //! - [`Hostile`] is a server that follows a [`Script`]: it hangs up, stays silent, sends garbage, or floods its
 //!   clients.
@@ -40,7 +41,7 @@
 //!
 //! Tests do not wait for a disk. Each server has a directory of its own in `/dev/shm`, which is in memory, if there are
 //! at least 512 MiB free, and otherwise in the folder for temporary files. `QUORATE_SERVER_DATA` names another folder.
-//! MariaDB, PostgreSQL and ZooKeeper do not sync their files. The written data of a server survives [`Server::kill`] in
+//! MariaDB, PostgreSQL, ZooKeeper and etcd do not sync their files. The written data of a server survives [`Server::kill`] in
 //! both places.
 //!
 //! # Non-goals
@@ -62,6 +63,7 @@ mod clock;
 mod console;
 mod counters;
 mod error;
+mod etcd;
 mod fault;
 mod hostile;
 mod lane;
@@ -95,6 +97,7 @@ pub use clock::{ClockShim, OffsetFile, Skew};
 pub use console::Console;
 pub use counters::{Counters, Flow};
 pub use error::Error;
+pub use etcd::{Etcd, EtcdOptions};
 pub use fault::{Fault, Injected, Way};
 pub use hostile::{AfterHandshake, AnswerBytes, Hostile, Script, Tampering};
 pub use login::demand_plugin;

@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 
 use crate::error::Error;
 
-/// A running [`Server`](crate::Server), [`MariaDb`](crate::MariaDb), [`Postgres`](crate::Postgres) or
-/// [`ZooKeeper`](crate::ZooKeeper). Dropping it kills the server. The methods apply to all members of a ZooKeeper ensemble.
+/// A running [`Server`](crate::Server), [`MariaDb`](crate::MariaDb), [`Postgres`](crate::Postgres),
+/// [`ZooKeeper`](crate::ZooKeeper) or [`Etcd`](crate::Etcd). Dropping it kills the server. The methods apply to all
+/// members of a ZooKeeper ensemble or an etcd cluster.
 ///
 /// ```no_run
 /// use quorate_testbed::{Server, ServerOptions, TestServer, ZooKeeper};
@@ -29,16 +30,16 @@ pub trait TestServer: Any + fmt::Debug + Send + Sync {
     where
         Self: Sized;
 
-    /// The addresses of the server, one for each member of an ensemble. They stay the same across restarts.
+    /// The addresses of the server, one for each member of an ensemble or a cluster. They stay the same across restarts.
     fn addrs(&self) -> Vec<SocketAddr>;
 
-    /// The port of the server, or of the first member of an ensemble.
+    /// The port of the server, or of the first member of an ensemble or a cluster.
     fn port(&self) -> u16 {
         self.addrs()[0].port()
     }
 
-    /// The URL for clients whose data is in `location`: the name of a database, or the path of a znode. Redis has no
-    /// such place.
+    /// The URL for clients whose data is in `location`: the name of a database, the path of a znode, or the prefix of
+    /// keys. Redis has no such place.
     fn url(&self, location: &str) -> String;
 
     /// Kills the server with SIGKILL, as a crash would. Does nothing if the server is dead.

@@ -85,7 +85,12 @@ impl PartialEq for dyn Backend {
 impl Eq for dyn Backend {}
 
 /// How the report of a preparation says whether anything was created.
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "zookeeper"
+))]
 pub(super) fn prepared(made: bool) -> &'static str {
     if made {
         "prepared"
@@ -95,7 +100,12 @@ pub(super) fn prepared(made: bool) -> &'static str {
 }
 
 /// The failure of a server that could not be prepared.
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "zookeeper"
+))]
 pub(super) fn failed(error: impl fmt::Display) -> Failure {
     let why = error.to_string();
     Failure::new(crate::exit::UNAVAILABLE, crate::output::redact(&why))

@@ -4,18 +4,30 @@
 //!
 //! To add a kind, write such a file, and add the kind to `names.rs` and to [`ALL`].
 
-#[cfg(not(all(feature = "mysql", feature = "postgres", feature = "zookeeper")))]
+#[cfg(not(all(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "zookeeper"
+)))]
 mod absent;
 mod backend;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod database;
+#[cfg(feature = "etcd")]
+mod etcd;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod names;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod redis;
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "etcd",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "zookeeper"
+))]
 mod store_checks;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
@@ -31,7 +43,7 @@ use crate::exit::Failure;
 pub(crate) use backend::Backend;
 
 /// All kinds, in the order in which texts name them.
-pub(crate) const ALL: [&dyn Backend; 4] = [REDIS, MYSQL, POSTGRES, ZOOKEEPER];
+pub(crate) const ALL: [&dyn Backend; 5] = [REDIS, MYSQL, POSTGRES, ZOOKEEPER, ETCD];
 
 /// The kind of a URL whose scheme belongs to no other kind.
 pub(crate) const REDIS: &dyn Backend = &redis::Redis;
@@ -50,6 +62,11 @@ const POSTGRES: &dyn Backend = &absent::Absent(&names::POSTGRES);
 const ZOOKEEPER: &dyn Backend = &zookeeper::ZooKeeper;
 #[cfg(not(feature = "zookeeper"))]
 const ZOOKEEPER: &dyn Backend = &absent::Absent(&names::ZOOKEEPER);
+
+#[cfg(feature = "etcd")]
+const ETCD: &dyn Backend = &etcd::Etcd;
+#[cfg(not(feature = "etcd"))]
+const ETCD: &dyn Backend = &absent::Absent(&names::ETCD);
 
 /// The servers of all kinds, for help texts: `Redis or Valkey, MySQL or MariaDB, ..`.
 pub(crate) fn servers() -> String {
@@ -94,8 +111,8 @@ pub(crate) fn parser() -> impl TypedValueParser<Value = &'static dyn Backend> {
 ///
 /// # Errors
 ///
-/// If the URL of a MySQL or ZooKeeper master is invalid, or if this build does not support this kind of master. Redis
-/// URLs are checked only when the `Redlock` is built.
+/// If the URL of a master of another kind than Redis is invalid, or if this build does not support this kind of master.
+/// Redis URLs are checked only when the `Redlock` is built.
 pub(crate) fn add(
     builder: RedlockBuilder,
     number: usize,
@@ -107,7 +124,8 @@ pub(crate) fn add(
     })
 }
 
-/// The name of the database, or the path of the znode, in which `demo` and `bench` keep their locks.
+/// The name of the database, the path of the znode, or the prefix of the keys, in which `demo` and `bench` keep their
+/// locks.
 pub(crate) const PLACE: &str = "quorate";
 
 /// Prepares the server with this URL, if servers of its kind need a preparation.
@@ -168,6 +186,8 @@ mod tests {
             ("postgresql+tls://h/db", "postgres"),
             ("zk+tls://h/locks", "zookeeper"),
             ("zk://h1+h2/locks", "zookeeper"),
+            ("etcd://h1+h2/locks", "etcd"),
+            ("etcd+tls://h", "etcd"),
         ] {
             assert_eq!(of_url(url).names().name, wanted, "{url}");
         }

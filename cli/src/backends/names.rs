@@ -67,3 +67,13 @@ pub(super) const ZOOKEEPER: Names = Names {
     tested: &[("zookeeper", "3.8")],
     oldest: &["ZooKeeper 3.5"],
 };
+
+pub(super) const ETCD: Names = Names {
+    name: "etcd",
+    aliases: &[],
+    help: "etcd",
+    preparation: "a key with the identity of the cluster",
+    schemes: &["etcd", "etcds", "etcd3"],
+    tested: &[("etcd", "3.4")],
+    oldest: &["etcd 3.4"],
+};

@@ -1,4 +1,4 @@
-//! The checks of `doctor` that are the same for MySQL, MariaDB and ZooKeeper masters. The checks do no I/O.
+//! The checks of `doctor` that are the same for all masters that are stores. The checks do no I/O.
 
 use quorate::{Fault, Inspection};
 

@@ -407,7 +407,6 @@ fn doctor_reports_an_address_that_leads_to_several_servers_in_turn() {
 
 #[test]
 fn advice_about_an_old_server_names_the_oldest_supported_servers() {
-    let advice =
-        "use Valkey, or at least Redis 6.2, MariaDB 10.6, MySQL 8, PostgreSQL 14 or ZooKeeper 3.5";
+    let advice = "use Valkey, or at least Redis 6.2, MariaDB 10.6, MySQL 8, PostgreSQL 14, ZooKeeper 3.5 or etcd 3.4";
     assert_eq!(newer(), advice);
 }

@@ -125,7 +125,7 @@ const SCHEMES_HINT: &str = "expected redis://host:port[/db], rediss://host:port[
 const ENCODING_HINT: &str = "in a password, write %2F for /, %3F for ? and %23 for #";
 
 /// The URL schemes of masters that are not Redis or Valkey.
-const OTHER_KINDS: [&str; 5] = ["mysql", "mariadb", "postgres", "zk", "zookeeper"];
+const OTHER_KINDS: [&str; 6] = ["mysql", "mariadb", "postgres", "zk", "zookeeper", "etcd"];
 
 /// The parameters that the URL of a Unix socket may have. Other URLs have none.
 const SOCKET_PARAMETERS: [&str; 3] = ["db", "user", "pass"];
@@ -260,7 +260,7 @@ fn wants_tls(scheme: &str, url: &str) -> Result<bool, String> {
             Err("TLS is not built in: turn on the feature \"tls-rustls\"".to_owned())
         }
         other if OTHER_KINDS.iter().any(|kind| other.starts_with(kind)) => Err(
-            "this scheme needs the crate quorate-mysql, quorate-postgres or quorate-zookeeper; see node(..)"
+            "this scheme needs the crate quorate-mysql, quorate-postgres, quorate-zookeeper or quorate-etcd; see node(..)"
                 .to_owned(),
         ),
         // An unknown word may be a part of a password that contains `://`.
@@ -513,7 +513,7 @@ mod tests {
             assert!(
                 error
                     .why
-                    .contains("quorate-mysql, quorate-postgres or quorate-zookeeper"),
+                    .contains("quorate-mysql, quorate-postgres, quorate-zookeeper or quorate-etcd"),
                 "{url:?}: {error:?}"
             );
             assert!(

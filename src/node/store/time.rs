@@ -1,5 +1,7 @@
 //! The time on the store's clock, as far as this client knows it.
 
+use std::time::Duration;
+
 use crate::protocol::instant::Instant;
 
 use super::age::{MAX_DATE_AGE, MAX_DRIFT_PER_MILLE, Reading, StoreReading};
@@ -14,6 +16,9 @@ const DATE_LIFETIME: u64 = 43_200_000_000;
 
 /// How long a reading of the server's clock can be used: 10 s, in microseconds.
 const MAX_READING_AGE: u64 = 10_000_000;
+
+/// A date with at most this precision is used as it is.
+const FINE_GRAIN: Duration = Duration::from_millis(1);
 
 /// The time that this client uses for the records of a store: the time of the store's clock or, if the store has no
 /// clock, the time of this process.
@@ -124,14 +129,26 @@ impl StoreTime {
     /// The source of the times from which this client derives fencing numbers:
     ///
     /// - `Own`: the store's clock, which also decides when keys expire.
-    /// - `Shown`: the last date that the store sent, plus the time since then.
+    /// - `Shown`: the last date that the store sent, plus the time since then. A date is known only up to its
+    ///   [`Date::grain`]. If this is more than 1 ms, the wall clock of this process decides within this range.
     /// - `Unknown`: the wall clock of this process, because the store has no clock and has sent no date.
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.last_date {
             _ if !self.has_own_clock => Dates::Own,
             Some(ReceivedDate {
-                date, answered_at, ..
-            }) => Dates::Shown(date.micros + micros(now, answered_at)),
+                date,
+                asked_at,
+                answered_at,
+            }) => {
+                let earliest = date.micros + micros(now, answered_at);
+                if date.grain <= FINE_GRAIN {
+                    return Dates::Shown(earliest);
+                }
+                let grain = super::micros::micros(date.grain);
+                let latest = (date.micros + micros(now, asked_at)).saturating_add(grain);
+                let wall = self.wall + micros(now, self.origin);
+                Dates::Shown(wall.clamp(earliest, latest.max(earliest)))
+            }
             None => Dates::Unknown,
         }
     }
@@ -298,6 +315,27 @@ mod tests {
         assert_eq!(shown_dates(&time, 1_000), Some(8_000_000));
         time.forget();
         assert_eq!(shown_dates(&time, 1_000), Some(0));
+    }
+
+    #[test]
+    fn wall_clock_decides_within_the_grain_of_a_coarse_date() {
+        let grain = Duration::from_secs(1);
+        for (wall, expected) in [
+            (9_000_000, 9_001_000),
+            (8_000_000, 9_000_600),
+            (9_400_000, 9_401_000),
+            (9_999_000, 10_000_000),
+            (12_000_000, 10_000_900),
+        ] {
+            let mut time = StoreTime::new(wall, at(0), None);
+            time.learn(None, at(100), at(400));
+            let date = Date::new(9_000_000, 1).grain(grain);
+            time.learn_date(Some(date), at(100), at(400));
+            match time.dates(at(1_000)) {
+                Dates::Shown(date) => assert_eq!(date, expected, "{wall}"),
+                Dates::Own | Dates::Unknown => panic!("the store has sent a date"),
+            }
+        }
     }
 
     #[test]

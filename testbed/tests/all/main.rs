@@ -1,6 +1,7 @@
 //! All tests of the testbed, linked into one program.
 
 mod clock;
+mod etcd;
 mod hostile;
 mod mariadb;
 mod names;

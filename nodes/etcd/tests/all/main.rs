@@ -1,0 +1,7 @@
+//! Tests of the etcd master on real clusters, linked into one program.
+
+mod faults;
+mod listening;
+mod locks;
+mod store;
+mod support;
