@@ -1,5 +1,5 @@
-//! A distributed lock, built on Redlock: a majority of independent masters (Redis, Valkey, MySQL, MariaDB, PostgreSQL or
-//! ZooKeeper) grants each lock.
+//! A distributed lock, built on Redlock: a majority of independent masters (Redis, Valkey, MySQL, MariaDB, PostgreSQL,
+//! ZooKeeper or etcd) grants each lock.
 //!
 //! Waiting clients queue, a holder is notified before its lock ends, and every lock comes with a fencing token.
 //!

@@ -12,7 +12,9 @@ use quorate::node::store::{
 };
 use quorate::node::{Fault, NodeName};
 use quorate::runtime::{BoxFuture, Runtime};
-use quorate::{Inspection, Instant, Redlock, RedlockBuilder, Take, ValueError, Wait};
+use quorate::{
+    Inspection, Instant, MAX_RESOURCES, Redlock, RedlockBuilder, Take, ValueError, Wait,
+};
 
 use crate::support::{larger_token, secs};
 
@@ -118,11 +120,15 @@ async fn waiter_for_a_lock_kept_in_stores_is_woken_by_the_release() {
 struct CountingStore {
     table: Table,
     counts: Arc<Counts>,
+    /// The largest number of records in one commit, as the store declares it.
+    max_records: usize,
 }
 
 #[derive(Default)]
 struct Counts {
     stale_commits: AtomicUsize,
+    /// The number of records in the largest commit.
+    largest_commit: AtomicUsize,
     sent_wakes: Mutex<Vec<Vec<Wake>>>,
     wait_locks: Mutex<Vec<WaitLock>>,
     /// If true, the next commit fails, and the session with the store ends.
@@ -142,7 +148,7 @@ impl Store for CountingStore {
     }
 
     fn traits(&self) -> Traits {
-        self.table.traits().looks()
+        self.table.traits().looks().records(self.max_records)
     }
 
     async fn connect(&self) -> Result<(CountingSession, Greeting), Fault> {
@@ -170,6 +176,9 @@ impl Session for CountingSession {
         if self.1.ends_session.swap(false, Ordering::Relaxed) {
             return Err(Fault::Disconnected("it has ended".into()));
         }
+        let record_counts = commits.iter().map(|commit| commit.changes.len());
+        let largest_commit = record_counts.max().unwrap_or_default();
+        (self.1.largest_commit).fetch_max(largest_commit, Ordering::Relaxed);
         let outcome = self.0.commit(commits).await?;
         let stale_commits = outcome
             .what
@@ -213,6 +222,7 @@ async fn store_whose_address_leads_to_another_server_has_no_vote_until_max_ttl_h
     let store = CountingStore {
         table: Table::new("table", true).lanes(1),
         counts: counts.clone(),
+        max_records: usize::MAX,
     };
     let builder = Redlock::builder().node(StoreNode::new(store));
     let builder = builder.ttl(secs(3)).max_ttl(secs(3)).wait(Wait::None);
@@ -239,6 +249,47 @@ async fn store_whose_address_leads_to_another_server_has_no_vote_until_max_ttl_h
         started_at.elapsed()
     );
     guard.release().await;
+}
+
+#[tokio::test]
+async fn commit_has_at_most_as_many_records_as_the_store_declares() {
+    for has_clock in [true, false] {
+        let counts = Arc::new(Counts::default());
+        let store = CountingStore {
+            table: Table::new("table", has_clock).lanes(1),
+            counts: counts.clone(),
+            max_records: MAX_RESOURCES,
+        };
+        let builder = Redlock::builder().node(StoreNode::new(store));
+        let builder = builder.ttl(secs(2)).wait(Wait::For(secs(20)));
+        let redlock = builder.build().expect("good settings");
+        // The renewals of these locks are due at the same time.
+        let names: Vec<String> = (0..100).map(|number| format!("own-{number}")).collect();
+        let acquires = names.iter().map(|name| redlock.acquire(name));
+        let guards = futures::future::join_all(acquires).await;
+        let guards: Vec<_> = guards
+            .into_iter()
+            .map(|guard| guard.expect("free"))
+            .collect();
+        // Each of these locks shares a resource with the next one.
+        let chain = (0..12).map(|first| {
+            let names = (first * 15..=first * 15 + 15).map(|number| format!("chain-{number}"));
+            let (redlock, names) = (redlock.clone(), names.collect::<Vec<_>>());
+            async move {
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                let guard = redlock.lock_all(&names).acquire().await;
+                guard.expect("the lock must be granted").release().await;
+            }
+        });
+        futures::future::join_all(chain).await;
+        tokio::time::sleep(secs(3)).await;
+        assert!(guards.iter().all(|guard| guard.is_valid()));
+        let largest_commit = counts.largest_commit.load(Ordering::Relaxed);
+        assert_eq!(largest_commit, MAX_RESOURCES);
+        for guard in guards {
+            guard.release().await;
+        }
+    }
 }
 
 #[tokio::test]
@@ -278,7 +329,11 @@ fn counting_clients(has_clock: bool) -> (impl Fn() -> Redlock, Arc<Counts>) {
     let open_client = move || {
         let (table, counts) = (table.clone(), counts.clone());
         let builder = Redlock::builder().ttl(secs(20)).wait(Wait::For(secs(19)));
-        let node = StoreNode::new(CountingStore { table, counts });
+        let node = StoreNode::new(CountingStore {
+            table,
+            counts,
+            max_records: usize::MAX,
+        });
         builder.node(node).build().expect("good")
     };
     (open_client, returned_counts)
@@ -502,6 +557,7 @@ async fn tokens_of_a_store_that_reports_dates_do_not_depend_on_client_clocks() {
         // With one lane, all locks of the client share one session with this store.
         table: Table::new("table", false).lanes(1),
         counts: counts.clone(),
+        max_records: usize::MAX,
     };
     let builder = Redlock::builder().node(StoreNode::new(store));
     let builder = builder.runtime(Arc::new(ClockAhead(AtomicU64::new(1))));

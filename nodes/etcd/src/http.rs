@@ -240,8 +240,8 @@ impl Http {
     }
 }
 
-/// Waits for `work`, and lets the connection read and write meanwhile. Fails if the connection ends first. `end` becomes
-/// the reason of its end.
+/// Waits for `work`, and lets the connection read and write meanwhile. Fails if the connection ends first. `end`
+/// becomes the reason of its end.
 async fn alongside<T>(
     connection: &mut Option<Driver>,
     (end, last_error): (&mut Option<Fault>, &LastError),

@@ -1,7 +1,7 @@
 //! An etcd cluster as a master of quorate's quorum lock: one cluster, with one or more members, is one master.
 //!
-//! A lock is a key. Clients change it by a transaction on its `mod_revision`. An etcd lease only removes the wake-up keys
-//! of dead processes: no lock depends on it.
+//! A lock is a key. Clients change it by a transaction on its `mod_revision`. An etcd lease only removes the wake-up
+//! keys of dead processes: no lock depends on it.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,9 +22,9 @@
 //!
 //! - The default port is 2379. All hosts are members of one cluster.
 //! - All keys except `/quorate-server` begin with the prefix, by default `quorate`.
-//! - `etcd+tls://` (feature `tls-rustls`) encrypts the connection, and verifies the certificate and the host name of the
-//!   member. `cacert` is the file of the trusted certificate authorities; by default, those of the system. `cert` and
-//!   `key` are the files of the client certificate and its private key, in PEM form.
+//! - `etcd+tls://` (feature `tls-rustls`) encrypts the connection, and verifies the certificate and the host name of
+//!   the member. `cacert` is the file of the trusted certificate authorities; by default, those of the system. `cert`
+//!   and `key` are the files of the client certificate and its private key, in PEM form.
 //! - `passfile` is a file that contains the password of the user. No other user may have the right to read it.
 //! - `timeout` is the time limit of one request.
 //!
@@ -33,8 +33,8 @@
 //! - etcd 3.4 or newer, with its JSON gateway (`--enable-grpc-gateway`, on by default).
 //! - `--auto-compaction-retention`, for example `1h`. Without it, the history of the locks fills the database.
 //! - Three connections for each `Redlock`: one for records, and two while a task waits for a lock.
-//! - Low write latency. Each acquire and each release takes one write. A cluster acknowledges a write when a majority has
-//!   it on disk.
+//! - Low write latency. Each acquire and each release takes one write. A cluster acknowledges a write when a majority
+//!   has it on disk.
 //!
 //! A cluster does not answer while it elects a leader. If the other masters are less than a quorum, the TTL must be
 //! longer than this election.

@@ -163,8 +163,8 @@ impl Member {
         Ok(())
     }
 
-    /// Logs in, unless the URL names no user. `refused` is the token that the cluster has refused: if another connection
-    /// has logged in since, its token is used. Returns whether there is another token now.
+    /// Logs in, unless the URL names no user. `refused` is the token that the cluster has refused: if another
+    /// connection has logged in since, its token is used. Returns whether there is another token now.
     async fn log_in(&mut self, refused: Option<Arc<str>>) -> Result<bool, Fault> {
         let shared = self.shared.clone();
         let Some(password) = shared.address.password().await else {

@@ -45,8 +45,8 @@ pub enum NotPrepared {
 /// Writes a random identity into the key `/quorate-server`, if the key is missing. The user of `url` needs the right to
 /// write this key.
 ///
-/// It is safe to call this function again, or from several processes at the same time. After a cluster was restored from
-/// a snapshot, delete the key first: the cluster then gets a new identity.
+/// It is safe to call this function again, or from several processes at the same time. After a cluster was restored
+/// from a snapshot, delete the key first: the cluster then gets a new identity.
 ///
 /// # Errors
 ///

@@ -3,8 +3,8 @@
 //! # Why like this
 //!
 //! A cluster that was restored from a snapshot has the same names, the same identity key and a lower revision. Its
-//! records may be older than those that this process has read or written, and a version may be given a second time. So a
-//! process that has seen a higher revision refuses the cluster until its identity has changed, even after the
+//! records may be older than those that this process has read or written, and a version may be given a second time. So
+//! a process that has seen a higher revision refuses the cluster until its identity has changed, even after the
 //! revision has grown beyond the one that it has seen.
 //!
 //! Answers of several connections can overtake each other. So an answer is compared with the highest revision that was

@@ -78,7 +78,7 @@ impl EtcdSession {
         })
     }
 
-    /// Executes commits, none of which is long.
+    /// Executes commits: one transaction for all of them, or several ones if they do not fit into one.
     async fn commit_all(&mut self, commits: &[Commit]) -> Result<Vec<Committed>, Fault> {
         // All parts are checked before the first one is sent.
         let parts = txn::parts(commits, &self.layout)?;
@@ -155,15 +155,7 @@ impl Session for EtcdSession {
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
-        if !commits.iter().any(txn::is_long) {
-            return self.commit_all(commits).await.map(without_clock);
-        }
-        let divided: Vec<Vec<Commit>> = commits.iter().map(txn::divide).collect();
-        let mut results = self.commit_all(&divided.concat()).await?.into_iter();
-        let joined = divided
-            .iter()
-            .map(|parts| txn::join(results.by_ref().take(parts.len())));
-        Ok(without_clock(joined.collect()))
+        self.commit_all(commits).await.map(without_clock)
     }
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
@@ -222,7 +214,8 @@ impl Session for EtcdSession {
     }
 }
 
-/// A result without the cluster's clock: the dates of its answers have whole seconds, and each member has its own clock.
+/// A result without the cluster's clock: the dates of its answers have whole seconds, and each member has its own
+/// clock.
 fn without_clock<T>(what: T) -> Clocked<T> {
     Clocked { what, clock: None }
 }

@@ -11,6 +11,7 @@ use crate::inspect::inspect;
 use crate::listener::EtcdListener;
 use crate::member::{Member, Shared, down};
 use crate::session::EtcdSession;
+use crate::txn::MOST_RECORDS;
 use crate::url::{Address, BadUrl};
 
 /// The largest number of commits in one batch. A batch is one transaction, if it is small enough.
@@ -56,7 +57,9 @@ impl Store for Etcd {
     }
 
     fn traits(&self) -> Traits {
-        Traits::new(self.shared.address.timeout).batch(BATCH)
+        Traits::new(self.shared.address.timeout)
+            .batch(BATCH)
+            .records(MOST_RECORDS)
     }
 
     async fn connect(&self) -> Result<(EtcdSession, Greeting), Fault> {

@@ -24,8 +24,8 @@ const MOST_OPERATIONS: usize = 128;
 const MOST_BYTES: usize = 1_500_000;
 /// The bytes that each key and value needs at most in addition.
 const OVERHEAD: usize = 40;
-/// The largest number of records that one transaction reads or removes.
-pub(crate) const MOST_RECORDS: usize = 100;
+/// The largest number of records that one transaction reads, changes or removes.
+pub(crate) const MOST_RECORDS: usize = 64;
 
 /// The condition that the cluster has this identity.
 fn has_identity(identity: &str) -> Value {
@@ -179,49 +179,10 @@ fn width_of(commit: &Commit) -> usize {
     commit.changes.len() + messages_of(std::slice::from_ref(commit)).len()
 }
 
-/// Whether a commit has too many records for one transaction. Only a renewal of independent locks has as many: a single
-/// lock has at most [`quorate::MAX_RESOURCES`] records.
-pub(crate) fn is_long(commit: &Commit) -> bool {
-    commit.changes.len() > MOST_RECORDS
-}
-
-/// Divides a long commit into several. They are renewals of independent locks, so each part may take effect alone: a lock
-/// that is renewed on this master although its client does not know it ends later than the client believes.
-pub(crate) fn divide(commit: &Commit) -> Vec<Commit> {
-    if !is_long(commit) {
-        return vec![commit.clone()];
-    }
-    let part = |changes: &[Change]| Commit {
-        changes: changes.to_vec(),
-        ..Commit::default()
-    };
-    let mut parts: Vec<Commit> = commit.changes.chunks(MOST_RECORDS).map(part).collect();
-    if let Some(last) = parts.last_mut() {
-        last.wakes.clone_from(&commit.wakes);
-    }
-    parts
-}
-
-/// The result of a commit that was divided. It is stale if one of its parts is: the client then reads all records again.
-pub(crate) fn join(parts: impl Iterator<Item = Committed>) -> Committed {
-    let mut versions = Vec::new();
-    let mut is_stale = false;
-    for part in parts {
-        match part {
-            Committed::Done(part) => versions.extend(part),
-            Committed::Stale => is_stale = true,
-        }
-    }
-    if is_stale {
-        Committed::Stale
-    } else {
-        Committed::Done(versions)
-    }
-}
-
 /// Divides a batch into parts, each of which fits into one transaction.
 ///
-/// Fails if one commit alone is too large.
+/// Fails if one commit alone has too many bytes, or more than [`MOST_RECORDS`] records. The store declares this limit,
+/// so the client sends no such commit.
 pub(crate) fn parts(commits: &[Commit], layout: &Layout) -> Result<Vec<Range<usize>>, Fault> {
     let prefix = layout.records().len();
     let mut parts: Vec<Range<usize>> = Vec::new();
@@ -231,6 +192,13 @@ pub(crate) fn parts(commits: &[Commit], layout: &Layout) -> Result<Vec<Range<usi
         if own_bytes > MOST_BYTES {
             let why = format!(
                 "a change of a lock has {own_bytes} bytes, and a transaction of etcd must have at most {MOST_BYTES}"
+            );
+            return Err(Fault::Server(why.into()));
+        }
+        let records = commit.changes.len();
+        if records > MOST_RECORDS {
+            let why = format!(
+                "a commit has {records} records, and at most {MOST_RECORDS} fit into a transaction"
             );
             return Err(Fault::Server(why.into()));
         }
@@ -283,8 +251,8 @@ fn of_commit(
 /// The transaction for a part of a batch.
 ///
 /// A single commit is not nested, because etcd 3.4 does not count nested changes against the quota of the database. If
-/// there are several commits, each of them is a nested transaction. The wake-ups that several commits send to one process
-/// follow: a key must not be written twice in a transaction. They are also sent if all their commits are stale.
+/// there are several commits, each of them is a nested transaction. The wake-ups that several commits send to one
+/// process follow: a key must not be written twice in a transaction. They are also sent if all their commits are stale.
 pub(crate) fn change(
     commits: &[Commit],
     layout: &Layout,
@@ -428,34 +396,24 @@ mod tests {
     }
 
     #[test]
-    fn commit_that_is_too_large_is_refused_and_one_with_many_records_is_divided() {
+    fn commit_with_too_many_bytes_or_records_is_refused() {
         let mut large = commit(&["a"], &[]);
         large.changes[0].state = Some(vec![0; MOST_BYTES]);
         let fault = parts(&[large], &layout()).expect_err("too large");
         assert!(fault.to_string().contains("bytes"), "{fault}");
-        let names: Vec<String> = (0..250).map(|number| number.to_string()).collect();
+        let names: Vec<String> = (0..=MOST_RECORDS)
+            .map(|number| number.to_string())
+            .collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let long = commit(&names, &["p", "q"]);
-        assert!(is_long(&long));
-        let divided = divide(&long);
-        let lengths: Vec<usize> = divided.iter().map(|part| part.changes.len()).collect();
-        assert_eq!(lengths, [100, 100, 50]);
+        assert!(parts(&[commit(&names, &[])], &layout()).is_err());
+        let processes: Vec<String> = (0..64).map(|number| format!("p{number}")).collect();
+        let processes: Vec<&str> = processes.iter().map(String::as_str).collect();
+        let widest = commit(&names[1..], &processes);
         assert_eq!(
-            divided.iter().map(|part| part.wakes.len()).sum::<usize>(),
-            2
+            parts(std::slice::from_ref(&widest), &layout()),
+            Ok(vec![0..1])
         );
-        for part in divided {
-            assert!(depth(&change(&[part], &layout(), versions(), "x")) <= MOST_OPERATIONS);
-        }
-        let done = |version| Committed::Done(vec![version]);
-        assert_eq!(
-            join([done(1), done(2)].into_iter()),
-            Committed::Done(vec![1, 2])
-        );
-        assert_eq!(
-            join([done(1), Committed::Stale].into_iter()),
-            Committed::Stale
-        );
+        assert!(depth(&change(&[widest], &layout(), versions(), "x")) <= MOST_OPERATIONS);
     }
 
     #[test]

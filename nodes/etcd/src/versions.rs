@@ -1,7 +1,8 @@
 //! The versions of records: the revision of the last change of the key, together with the identity of the cluster.
 //!
-//! A cluster that was restored from a snapshot gives the same revisions a second time. Its operator changes the identity
-//! of the cluster. As the identity is a part of each version, a version that a process has read before never fits again.
+//! A cluster that was restored from a snapshot gives the same revisions a second time. Its operator changes the
+//! identity of the cluster. As the identity is a part of each version, a version that a process has read before never
+//! fits again.
 
 /// The number of bits of a version that contain the revision. At 10,000 changes per second, they last for 55 years.
 const REVISION_BITS: u32 = 44;
@@ -34,8 +35,8 @@ impl Versions {
         }
     }
 
-    /// The revision that a record with this version has. A version of a cluster with another identity becomes a revision
-    /// that no key has.
+    /// The revision that a record with this version has. A version of a cluster with another identity becomes a
+    /// revision that no key has.
     pub(crate) fn revision(self, version: u64) -> u64 {
         match version {
             0 => 0,

@@ -167,6 +167,24 @@ impl Mailbox {
         inbox.is_busy |= renewal_count + count > 0;
     }
 
+    /// Puts requests that were [taken](Self::take) back to the front of the queue, in this order.
+    #[cfg(any(test, feature = "node"))]
+    pub(in crate::node) fn put_back(&self, requests: Vec<Queued>) {
+        if requests.is_empty() {
+            return;
+        }
+        let mut inbox = self.inbox();
+        for queued in requests.into_iter().rev() {
+            match queued.request {
+                Request::Extend { .. } => inbox.renewals.push_front(queued),
+                _ => {
+                    inbox.queue.push_front(queued);
+                    inbox.taken_count = inbox.taken_count.saturating_sub(1);
+                }
+            }
+        }
+    }
+
     /// Takes the requests, except renewals, that have waited in the queue for at least `limit`. Because the queue
     /// stores no arrival times, the wait is measured from the first check after the arrival. So a request can wait for
     /// almost twice the `limit`.
@@ -293,6 +311,30 @@ mod tests {
         let is_renewal = |queued: &Queued| matches!(queued.request, Request::Extend { .. });
         let are_renewals: Vec<bool> = taken_requests.iter().map(is_renewal).collect();
         assert_eq!(are_renewals, [true, false, false]);
+    }
+
+    #[test]
+    fn requests_that_are_put_back_are_taken_next_in_their_order() {
+        let mailbox = Mailbox::new();
+        for key in ["a", "b", "c"] {
+            assert!(push_request(&mailbox, status_request(key)));
+        }
+        assert!(push_request(&mailbox, renewal()));
+        let mut requests = Vec::new();
+        mailbox.take(3, &mut requests);
+        let excess = requests.split_off(1);
+        assert!(push_request(&mailbox, status_request("d")));
+        mailbox.put_back(excess);
+        let mut requests = Vec::new();
+        mailbox.take(8, &mut requests);
+        let key_of = |queued: &Queued| match &queued.request {
+            Request::Status { key } => String::from_utf8_lossy(key).into_owned(),
+            _ => "renewal".to_owned(),
+        };
+        let keys: Vec<String> = requests.iter().map(key_of).collect();
+        assert_eq!(keys, ["a", "b", "c", "d"]);
+        mailbox.put_back(vec![Queued::new(renewal(), Reply::ignored())]);
+        assert!(mailbox.has_any());
     }
 
     #[test]

@@ -61,6 +61,10 @@ pub struct Traits {
     pub lanes: usize,
     /// The largest number of commits in one batch; by default 1.
     pub batch: usize,
+    /// The largest number of records in one commit; by default unlimited. The client then sends a request for more locks
+    /// as several requests, each with its own commit. It must be at least [`MAX_RESOURCES`](crate::MAX_RESOURCES),
+    /// because the records of one lock are always in the same commit.
+    pub records: usize,
     /// Whether the store notifies waiters when a lock becomes free; by default `true`. Otherwise, waiters poll.
     pub wakes: bool,
     /// Whether the store's [`Listener`] must look for wake-ups itself; by default `false`.
@@ -82,6 +86,7 @@ impl Traits {
             timeout,
             lanes: 1,
             batch: 1,
+            records: usize::MAX,
             wakes: true,
             looks: false,
             counts_age: false,
@@ -98,6 +103,12 @@ impl Traits {
     #[must_use]
     pub fn batch(self, batch: usize) -> Self {
         Self { batch, ..self }
+    }
+
+    /// Sets the largest number of records in one commit.
+    #[must_use]
+    pub fn records(self, records: usize) -> Self {
+        Self { records, ..self }
     }
 
     /// Declares that the store cannot notify its [`Listener`]. The listener must then poll, or block on a
@@ -182,7 +193,8 @@ pub trait Session: Send + 'static {
     /// Executes the commits in the given order. If a record does not have the version that its commit requires, this
     /// commit has no effect. The commits after it are still executed.
     ///
-    /// There are at most [`Traits::batch`] commits. No two of them change the same record.
+    /// There are at most [`Traits::batch`] commits, and each has at most [`Traits::records`] records. No two of them
+    /// change the same record.
     fn commit(
         &mut self,
         commits: &[Commit],

@@ -12,8 +12,8 @@ use super::names::{self, Name};
 use super::time::StoreTime;
 use super::wait_lock;
 use crate::node::actor::mailbox::Queued;
+use crate::node::memory::Master;
 use crate::node::memory::items::{Item, ItemId, ItemKind};
-use crate::node::memory::{Dates, Master};
 use crate::node::{Answer, Claim, Fault, Request, ServerRun};
 use crate::protocol::fencing::COUNTER_TTL_US;
 use crate::protocol::instant::Instant;
@@ -103,6 +103,24 @@ pub(super) struct DecisionInput<'a> {
 }
 
 impl Job {
+    /// Whether [`add_to`](Self::add_to) can add the request, so that the changed job has at most `max_records` records.
+    /// True if the request shares no record with a job.
+    pub(super) fn has_room(jobs: &[Self], request: &Request, max_records: usize) -> bool {
+        if max_records == usize::MAX {
+            return true;
+        }
+        let mut names = names::records_of_request(request);
+        let shares_record = |job: &&Self| job.names.iter().any(|name| names.contains(name));
+        let merged: Vec<&Self> = jobs.iter().filter(shares_record).collect();
+        if merged.is_empty() {
+            return true;
+        }
+        names.extend(merged.iter().flat_map(|job| job.names.iter().cloned()));
+        names.sort_unstable();
+        names.dedup();
+        names.len() <= max_records
+    }
+
     /// Adds the request to the job with which it shares a record. If there is no such job, appends a new job.
     pub(super) fn add_to(jobs: &mut Vec<Self>, queued: Queued) {
         let names = names::records_of_request(&queued.request);
@@ -147,14 +165,14 @@ impl Job {
         };
         let mut master = Master::default();
         master.set_run(input.run.clone());
-        let dates = input.time.dates(input.now);
-        master.set_dates(dates);
+        master.set_dates(input.time.dates(input.now));
+        let earliest_date = input.time.earliest_date(input.now);
         let mut watchers: Vec<Item> = Vec::new();
         for stored in cached_records.iter().flat_map(|(_, stored)| stored.iter()) {
             let mut item = stored.item.clone();
             match item.id.kind {
-                // Keep an expired fencing counter for another day if it is still needed by the date that `dates` shows.
-                ItemKind::Text if !item.lives(now) && is_needed_counter(dates, &item) => {
+                // Keep an expired fencing counter for another day if it is still needed by the date of the store.
+                ItemKind::Text if !item.lives(now) && is_needed_counter(earliest_date, &item) => {
                     item.until = Some(now + COUNTER_TTL_US);
                     master.put(item);
                 }
@@ -283,8 +301,8 @@ impl Job {
 
 /// Whether the item is a fencing counter that this client must keep. Without it, the next fencing number could be
 /// smaller than an earlier one.
-fn is_needed_counter(dates: Dates, item: &Item) -> bool {
-    matches!(dates, Dates::Shown(date) if item.is_counter_needed_at(date))
+fn is_needed_counter(date: Option<u64>, item: &Item) -> bool {
+    date.is_some_and(|date| item.is_counter_needed_at(date))
 }
 
 /// Executes one request on the items in `master` at the time `now`, and returns its answer.
@@ -410,12 +428,28 @@ mod tests {
         );
     }
 
+    fn extend(keys: &[&[u8]], token: u8) -> Queued {
+        let items = vec![item(keys, token)].into();
+        Queued::new(Request::Extend { items }, Reply::ignored())
+    }
+
+    #[test]
+    fn request_has_room_if_the_job_that_it_enlarges_has_at_most_the_largest_number_of_records() {
+        let mut jobs = Vec::new();
+        Job::add_to(&mut jobs, extend(&[b"a", b"b"], 1));
+        Job::add_to(&mut jobs, extend(&[b"c", b"d"], 2));
+        let has_room = |keys: &[&[u8]], max_records: usize| {
+            Job::has_room(&jobs, &extend(keys, 3).request, max_records)
+        };
+        assert!(has_room(&[b"a", b"b"], 2) && has_room(&[b"a", b"e"], 3));
+        assert!(!has_room(&[b"a", b"e"], 2));
+        assert!(has_room(&[b"a", b"c"], 4) && !has_room(&[b"a", b"c"], 3));
+        assert!(has_room(&[b"e", b"f", b"g"], 2), "it shares no record");
+        assert!(has_room(&[b"a", b"c", b"e"], usize::MAX));
+    }
+
     #[test]
     fn request_that_needs_records_of_several_jobs_merges_these_jobs() {
-        let extend = |keys: &[&[u8]], token: u8| {
-            let items = vec![item(keys, token)].into();
-            Queued::new(Request::Extend { items }, Reply::ignored())
-        };
         let mut jobs = Vec::new();
         let key_lists: [&[&[u8]]; 5] = [&[b"c"], &[b"a", b"b"], &[b"d"], &[b"e"], &[b"c", b"b"]];
         for (token, keys) in (1..).zip(key_lists) {

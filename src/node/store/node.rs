@@ -14,7 +14,9 @@ use crate::node::actor::mailbox::Queued;
 use crate::node::actor::panicked::inspection_fault;
 use crate::node::actor::pending_releases::PendingReleases;
 use crate::node::inspection::Inspection;
-use crate::node::{Abilities, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber};
+use crate::node::{
+    Abilities, Claim, Context, Fault, Node, NodeName, Reply, Request, Scope, Subscriber,
+};
 use crate::panics::caught_in;
 use crate::runtime::{self, BoxFuture};
 
@@ -67,6 +69,34 @@ impl<S: Store> StoreNode<S> {
     }
 }
 
+/// Distributes the locks of a request over requests to several sessions, each of which fits into one commit.
+struct Splitter {
+    max_records: usize,
+    /// For each session, how many of its requests are full, and the number of records in the next one.
+    sessions: Vec<(usize, usize)>,
+}
+
+impl Splitter {
+    fn new(sessions: usize, max_records: usize) -> Self {
+        Self {
+            max_records,
+            sessions: vec![(0, 0); sessions],
+        }
+    }
+
+    /// The number of the request for a lock that has this many records in this session. Divided by the number of
+    /// sessions, the remainder of this number is the index of the session.
+    fn request_number(&mut self, session: usize, record_count: usize) -> usize {
+        let (full_requests, records) = &mut self.sessions[session];
+        if *records > 0 && *records + record_count > self.max_records {
+            *full_requests += 1;
+            *records = 0;
+        }
+        *records += record_count;
+        *full_requests * self.sessions.len() + session
+    }
+}
+
 impl<S: Store> Node for StoreNode<S> {
     fn name(&self) -> &NodeName {
         self.shared.store.name()
@@ -91,11 +121,19 @@ impl<S: Store> Node for StoreNode<S> {
             return reply.answer(Err(Fault::forked()));
         }
         wake_ups::listen(&self.shared, &request);
-        if self.shared.mailboxes.len() == 1 {
+        let (sessions, max_records) = (self.shared.mailboxes.len(), self.shared.traits.records);
+        if sessions == 1 && max_records == usize::MAX {
             return self.push(0, request, reply);
         }
-        let session = |claim: &_| self.session_of(&names::records_of_claim(claim));
-        for (session, request, reply) in split_by_session(request, reply, session) {
+        // Each session gets one request, or several ones if the records do not fit into one commit. The number of a
+        // request also names its session.
+        let mut splitter = Splitter::new(sessions, max_records);
+        let request_number = |claim: &Claim| {
+            let names = names::records_of_claim(claim);
+            splitter.request_number(self.session_of(&names), names.len())
+        };
+        for (number, request, reply) in split_by_session(request, reply, request_number) {
+            let session = number.map(|number| number % sessions);
             let session =
                 session.unwrap_or_else(|| self.session_of(&names::records_of_request(&request)));
             self.push(session, request, reply);
@@ -154,5 +192,30 @@ impl<S: Store> fmt::Debug for StoreNode<S> {
         f.debug_struct("StoreNode")
             .field("name", self.name())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_for_many_locks_is_split_so_that_each_part_fits_into_one_commit() {
+        let mut splitter = Splitter::new(2, 5);
+        let locks = [
+            (0, 3),
+            (1, 1),
+            (0, 2),
+            (0, 1),
+            (1, 4),
+            (1, 1),
+            (0, 9),
+            (0, 1),
+        ];
+        let numbers = locks.map(|(session, records)| splitter.request_number(session, records));
+        assert_eq!(numbers, [0, 1, 0, 2, 1, 3, 4, 6]);
+        let mut splitter = Splitter::new(1, usize::MAX);
+        let numbers = [1, 100, 1000].map(|records| splitter.request_number(0, records));
+        assert_eq!(numbers, [0; 3]);
     }
 }

@@ -348,19 +348,31 @@ impl<S: Store> SessionTask<S> {
             .await;
             return;
         }
-        // While the votes do not count, refuse requests that depend on the store's memory.
-        let quarantine = guarded_until.saturating_since(now);
+        self.sort_into_jobs(guarded_until.saturating_since(now));
+    }
+
+    /// Sorts the requests in `batch` into jobs. Requests that list all records stay in `batch`. If a job would get more
+    /// records than one commit may have, returns the request that does not fit, and all later ones, to the mailbox.
+    ///
+    /// The votes of the server do not count for the time `quarantine`. Until then, refuses requests that depend on the
+    /// store's memory.
+    fn sort_into_jobs(&mut self, quarantine: Duration) {
+        let max_records = self.shared.traits.records;
         let mut list_requests = Vec::new();
+        let mut excess = Vec::new();
         for queued in self.batch.drain(..) {
             if queued.request.rests_on_memory() && !quarantine.is_zero() {
                 queued.answer(Err(Fault::Quarantined(quarantine)));
             } else if matches!(queued.request, Request::List { .. }) {
                 list_requests.push(queued);
-            } else {
+            } else if excess.is_empty() && Job::has_room(&self.jobs, &queued.request, max_records) {
                 Job::add_to(&mut self.jobs, queued);
+            } else {
+                excess.push(queued);
             }
         }
         self.batch = list_requests;
+        self.shared.mailboxes[self.index].put_back(excess);
     }
 
     /// Renews this process's subscriptions to announcements of new leaders. The store ends a subscription that is not

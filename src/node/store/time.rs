@@ -1,7 +1,5 @@
 //! The time on the store's clock, as far as this client knows it.
 
-use std::time::Duration;
-
 use crate::protocol::instant::Instant;
 
 use super::age::{MAX_DATE_AGE, MAX_DRIFT_PER_MILLE, Reading, StoreReading};
@@ -16,9 +14,6 @@ const DATE_LIFETIME: u64 = 43_200_000_000;
 
 /// How long a reading of the server's clock can be used: 10 s, in microseconds.
 const MAX_READING_AGE: u64 = 10_000_000;
-
-/// A date with at most this precision is used as it is.
-const FINE_GRAIN: Duration = Duration::from_millis(1);
 
 /// The time that this client uses for the records of a store: the time of the store's clock or, if the store has no
 /// clock, the time of this process.
@@ -41,6 +36,13 @@ struct ReceivedDate {
     date: Date,
     asked_at: Instant,
     answered_at: Instant,
+}
+
+impl ReceivedDate {
+    /// The earliest possible time on the store's clock at `now`, in microseconds.
+    fn earliest(&self, now: Instant) -> u64 {
+        self.date.micros + micros(now, self.answered_at)
+    }
 }
 
 /// A reading of the server's clock: the server showed `shown` at some moment between two times on this process's clock.
@@ -129,28 +131,31 @@ impl StoreTime {
     /// The source of the times from which this client derives fencing numbers:
     ///
     /// - `Own`: the store's clock, which also decides when keys expire.
-    /// - `Shown`: the last date that the store sent, plus the time since then. A date is known only up to its
-    ///   [`Date::grain`]. If this is more than 1 ms, the wall clock of this process decides within this range.
+    /// - `Shown`: the last date that the store sent, plus the time since then. This limits the store's time to a range,
+    ///   because the date may be coarse ([`Date::grain`]). The wall clock of this process decides within the range.
     /// - `Unknown`: the wall clock of this process, because the store has no clock and has sent no date.
     pub(super) fn dates(&self, now: Instant) -> Dates {
         match self.last_date {
             _ if !self.has_own_clock => Dates::Own,
-            Some(ReceivedDate {
-                date,
-                asked_at,
-                answered_at,
-            }) => {
-                let earliest = date.micros + micros(now, answered_at);
-                if date.grain <= FINE_GRAIN {
-                    return Dates::Shown(earliest);
-                }
-                let grain = super::micros::micros(date.grain);
-                let latest = (date.micros + micros(now, asked_at)).saturating_add(grain);
-                let wall = self.wall + micros(now, self.origin);
-                Dates::Shown(wall.clamp(earliest, latest.max(earliest)))
+            Some(last) => {
+                let max_age = micros(now, last.asked_at) + super::micros::micros(last.date.grain);
+                let latest = last.date.micros.saturating_add(max_age);
+                Dates::Shown(self.wall_time(now).clamp(last.earliest(now), latest))
             }
             None => Dates::Unknown,
         }
+    }
+
+    /// The earliest possible time on the store's clock, by the last date that the store sent. `None` unless
+    /// [`dates`](Self::dates) returns `Dates::Shown`.
+    pub(super) fn earliest_date(&self, now: Instant) -> Option<u64> {
+        let last_date = self.last_date.filter(|_| self.has_own_clock);
+        last_date.map(|last| last.earliest(now))
+    }
+
+    /// The time on the wall clock of this process, if nobody has set this clock since the start.
+    fn wall_time(&self, now: Instant) -> u64 {
+        self.wall + micros(now, self.origin)
     }
 
     /// Whether the last date is too old to judge the age of a lease. False if the store gives no dates.
@@ -166,23 +171,19 @@ impl StoreTime {
             .is_some_and(|last| micros(now, last.answered_at) > DATE_LIFETIME)
     }
 
-    /// The time that decides which fencing counters may be removed: the time in [`Dates::Shown`] or that of this
-    /// process's wall clock, whichever is earlier. So a single clock that is ahead cannot remove a counter too early.
-    ///
-    /// `None` if [`dates`](Self::dates) does not return `Dates::Shown`.
+    /// The time that decides which fencing counters may be removed: the [`earliest_date`](Self::earliest_date) or the
+    /// time of this process's wall clock, whichever is earlier. So a single clock that is ahead cannot remove a counter
+    /// too early.
     pub(super) fn removal_date(&self, now: Instant) -> Option<u64> {
-        match self.dates(now) {
-            Dates::Shown(date) => Some(date.min(self.wall + micros(now, self.origin))),
-            Dates::Own | Dates::Unknown => None,
-        }
+        let date = self.earliest_date(now)?;
+        Some(date.min(self.wall_time(now)))
     }
 
     /// The earliest possible time on the store's clock at `now`, and the difference between the latest and the earliest
     /// possible time. Both are in microseconds. `None` without a recent reading of the store's clock.
     pub(super) fn now(&self, now: Instant) -> Option<(u64, u64)> {
         if self.has_own_clock {
-            let elapsed = micros(now, self.origin);
-            return Some((self.wall + elapsed, 0));
+            return Some((self.wall_time(now), 0));
         }
         let reading = self.last_reading?;
         let (min_age, max_age) = (
@@ -225,6 +226,9 @@ fn micros(later: Instant, earlier: Instant) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::age::age as age_of;
     use super::*;
 
     fn at(us: u64) -> Instant {
@@ -317,23 +321,75 @@ mod tests {
         assert_eq!(shown_dates(&time, 1_000), Some(0));
     }
 
+    /// A store whose clock shows `at + AHEAD`, and whose dates have whole seconds. At `asked_at`, a client requests a
+    /// date; the store gives it after `delays.0`, and the client has the answer after another `delays.1` microseconds.
+    fn time_with_coarse_date(wall: u64, asked_at: u64, delays: (u64, u64)) -> StoreTime {
+        let given_at = asked_at + delays.0;
+        let answered_at = given_at + delays.1;
+        let mut time = StoreTime::new(wall, at(0), None);
+        time.learn(None, at(asked_at), at(answered_at));
+        let second = (given_at + AHEAD) / 1_000_000 * 1_000_000;
+        let date = Date::new(second, 1).grain(Duration::from_secs(1));
+        time.learn_date(Some(date), at(asked_at), at(answered_at));
+        time
+    }
+
+    /// How far the store's clock is ahead of the monotonic clock of the tests, in microseconds.
+    const AHEAD: u64 = 1_790_000_000_000_000;
+
     #[test]
-    fn wall_clock_decides_within_the_grain_of_a_coarse_date() {
-        let grain = Duration::from_secs(1);
-        for (wall, expected) in [
-            (9_000_000, 9_001_000),
-            (8_000_000, 9_000_600),
-            (9_400_000, 9_401_000),
-            (9_999_000, 10_000_000),
-            (12_000_000, 10_000_900),
-        ] {
-            let mut time = StoreTime::new(wall, at(0), None);
-            time.learn(None, at(100), at(400));
-            let date = Date::new(9_000_000, 1).grain(grain);
-            time.learn_date(Some(date), at(100), at(400));
-            match time.dates(at(1_000)) {
-                Dates::Shown(date) => assert_eq!(date, expected, "{wall}"),
-                Dates::Own | Dates::Unknown => panic!("the store has sent a date"),
+    fn coarse_dates_never_count_more_time_than_the_store_shows() {
+        for asked_at in (0..2_000_000).step_by(49_999) {
+            for delays in [(0, 0), (300, 300), (0, 240_000), (240_000, 0)] {
+                // The client's wall clock is an hour behind, slightly wrong, correct, or an hour ahead.
+                for wrong in [-3_600_000_000, -400_000, 0, 400_000, 3_600_000_000] {
+                    let wall = AHEAD.saturating_add_signed(wrong);
+                    let time = time_with_coarse_date(wall, asked_at, delays);
+                    let answered_at = asked_at + delays.0 + delays.1;
+                    for now in [answered_at, answered_at + 1, answered_at + 70_000_000] {
+                        let (store_time, grain) = (now + AHEAD, 1_000_000);
+                        let earliest = time.earliest_date(at(now)).expect("there is a date");
+                        assert!(earliest <= store_time, "{earliest} > {store_time}");
+                        let removal_date = time.removal_date(at(now)).expect("there is a date");
+                        assert!(removal_date <= earliest && removal_date <= now + wall);
+                        let store = time
+                            .reading(at(now), wall + now)
+                            .expect("no own clock")
+                            .store;
+                        let store = store.expect("the date is fresh");
+                        assert!(store.earliest <= store_time && store_time <= store.latest);
+                        // Fencing numbers differ from the store's clock by the range of the date at most.
+                        let Dates::Shown(date) = time.dates(at(now)) else {
+                            panic!("the store has sent a date");
+                        };
+                        let range = grain + delays.0 + delays.1;
+                        assert!(date.abs_diff(store_time) <= range, "{date} {store_time}");
+                        if wrong == 0 {
+                            assert_eq!(date, store_time, "a correct wall clock decides");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn lease_never_seems_older_by_coarse_dates_than_it_is() {
+        for written_at in (0..1_000_000).step_by(99_999) {
+            for age in [0, 1, 999_999, 1_000_000, 5_000_000, 29_000_001] {
+                for delays in [(0, 0), (300, 300), (0, 240_000), (240_000, 0)] {
+                    let duration = delays.0 + delays.1;
+                    let reading = |asked_at: u64| {
+                        let time = time_with_coarse_date(AHEAD, asked_at, delays);
+                        let now = asked_at + duration;
+                        time.reading(at(now), AHEAD + now).expect("no own clock")
+                    };
+                    let sighting = reading(written_at).sighting();
+                    let counted = age_of(&[sighting], &reading(written_at + age));
+                    assert!(counted <= age, "{counted} of {age} were counted");
+                    let lost = 1_000_000 + duration + age / 25;
+                    assert!(counted + lost >= age, "{counted} of {age} were counted");
+                }
             }
         }
     }
