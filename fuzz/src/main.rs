@@ -139,6 +139,14 @@ fn write_urls(corpus: &Path) -> Result<()> {
             "zk://ann:secret@h1:2181+[::1]:2182+h3/a/b?timeout=1s&session=4s",
         ),
         (
+            "etcd",
+            "etcd://ann:s%2Fcret@h1:2379+[::1]:2380+h3/a/b?timeout=1s",
+        ),
+        (
+            "etcd-tls",
+            "etcd+tls://ann@h1/locks?passfile=/password&cacert=/ca.pem&cert=/c.pem&key=/k.pem",
+        ),
+        (
             "message",
             "cannot use 'redis://ann:se cret@h' and valkey//:secret@h2?password=secret: no",
         ),

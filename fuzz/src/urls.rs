@@ -66,6 +66,7 @@ fn printed_texts(url: &str) -> (bool, Vec<String>) {
     );
     is_accepted |= add_outcome_text(&mut texts, quorate_mysql::script(url));
     is_accepted |= add_outcome_text(&mut texts, quorate_postgres::script(url));
+    is_accepted |= add_outcome_text(&mut texts, quorate_etcd::script(url));
     is_accepted |= add_outcome_text(&mut texts, quorate_zookeeper::script(url));
     is_accepted |= add_outcome_text(&mut texts, quorate_zookeeper::ZooKeeper::open(url));
     texts.extend(text::duration(url).err());

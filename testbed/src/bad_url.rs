@@ -30,6 +30,7 @@ const SCHEMES: &[&str] = &[
     "zk+tls",
     "postgres",
     "etcd",
+    "etcd+tls",
     "http",
     "",
 ];
@@ -45,6 +46,7 @@ const SHAPES: &[&str] = &[
     "S://bob:P@127.0.0.1:1/db?colour=red",
     "S://bob:P@127.0.0.1:1/db#x",
     "S://bob:P@127.0.0.1:1,127.0.0.1:2/db",
+    "S://bob:P@127.0.0.1:1+127.0.0.1:2/db",
     "S://bob:P@h st/db",
     "S://bob:P@unix(/run/x.sock)/db",
     "S//bob:P@127.0.0.1:1/db",

@@ -41,8 +41,8 @@
 //!
 //! Tests do not wait for a disk. Each server has a directory of its own in `/dev/shm`, which is in memory, if there are
 //! at least 512 MiB free, and otherwise in the folder for temporary files. `QUORATE_SERVER_DATA` names another folder.
-//! MariaDB, PostgreSQL, ZooKeeper and etcd do not sync their files. The written data of a server survives [`Server::kill`] in
-//! both places.
+//! MariaDB, PostgreSQL, ZooKeeper and etcd do not sync their files. The written data of a server survives
+//! [`Server::kill`] in both places.
 //!
 //! # Non-goals
 //!

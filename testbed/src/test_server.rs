@@ -30,7 +30,8 @@ pub trait TestServer: Any + fmt::Debug + Send + Sync {
     where
         Self: Sized;
 
-    /// The addresses of the server, one for each member of an ensemble or a cluster. They stay the same across restarts.
+    /// The addresses of the server, one for each member of an ensemble or a cluster. They stay the same across
+    /// restarts.
     fn addrs(&self) -> Vec<SocketAddr>;
 
     /// The port of the server, or of the first member of an ensemble or a cluster.

@@ -1,6 +1,7 @@
-//! Tests of database and ZooKeeper servers that are configured wrongly, or on which `quorate prepare-server` has not
-//! run. `quorate run` and `doctor` must report the problem and the remedy at once.
+//! Tests of databases, ZooKeeper and etcd that are configured wrongly, or on which `quorate prepare-server` has not run.
+//! `quorate run` and `doctor` must report the problem and the remedy at once.
 
+mod etcd;
 mod postgres;
 
 use std::os::unix::ffi::OsStrExt as _;
