@@ -176,8 +176,9 @@ pub(crate) fn of_http(error: &hyper::Error) -> Fault {
 /// Classifies an error of the TLS handshake. It is permanent if only a change of the configuration can repair it.
 #[cfg(feature = "tls-rustls")]
 pub(crate) fn of_tls(error: &io::Error, address: &Address) -> Fault {
-    if error.kind() == io::ErrorKind::UnexpectedEof {
-        // etcd closes the connection without an answer if it does not offer TLS.
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    if matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe) {
+        // etcd closes the connection if it does not offer TLS. Its answer is sometimes lost in this case.
         let why = "closed by the server in the TLS handshake: if the server does not offer TLS, use etcd:// in the URL";
         return Fault::Down(why.into());
     }
@@ -306,6 +307,21 @@ mod tests {
         assert!(of_status(404, b"Not Found").to_string().contains("gateway"));
         assert!(!of_status(403, b"").passes_by_itself());
         assert!(of_status(502, b"").passes_by_itself());
+    }
+
+    #[test]
+    #[cfg(feature = "tls-rustls")]
+    fn server_that_closes_the_connection_in_the_handshake_perhaps_does_not_offer_tls() {
+        let address = Address::read("etcd+tls://h").expect("a URL");
+        for kind in [
+            io::ErrorKind::UnexpectedEof,
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::BrokenPipe,
+        ] {
+            let fault = of_tls(&kind.into(), &address);
+            assert!(fault.passes_by_itself(), "{fault}");
+            assert!(fault.to_string().contains("does not offer TLS"), "{fault}");
+        }
     }
 
     #[test]
