@@ -13,7 +13,7 @@ use quorate::node::store::{
 use quorate::node::{Fault, NodeName};
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{
-    Inspection, Instant, MAX_RESOURCES, Redlock, RedlockBuilder, Take, ValueError, Wait,
+    Inspection, Instant, LockGuard, MAX_RESOURCES, Redlock, RedlockBuilder, Take, ValueError, Wait,
 };
 
 use crate::support::{larger_token, secs};
@@ -283,7 +283,7 @@ async fn commit_has_at_most_as_many_records_as_the_store_declares() {
         });
         futures::future::join_all(chain).await;
         tokio::time::sleep(secs(3)).await;
-        assert!(guards.iter().all(|guard| guard.is_valid()));
+        assert!(guards.iter().all(LockGuard::is_valid));
         let largest_commit = counts.largest_commit.load(Ordering::Relaxed);
         assert_eq!(largest_commit, MAX_RESOURCES);
         for guard in guards {

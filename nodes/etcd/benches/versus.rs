@@ -113,8 +113,9 @@ impl Locker {
             Contender::Quorate => Self::Quorate(redlock(&cluster.url("locks"))?),
             Contender::Service => {
                 let mut gateway = Gateway::open(cluster).await?;
-                let granted = gateway.call("/v3/lease/grant", &json!({"TTL": "600"}));
-                let lease = text(&granted.await?, "ID")?;
+                let request = json!({"TTL": "600"});
+                let granted = gateway.call("/v3/lease/grant", &request).await?;
+                let lease = text(&granted, "ID")?;
                 Self::Service { gateway, lease }
             }
             Contender::Process => Self::Process(cluster.clone()),

@@ -167,20 +167,19 @@ impl Mailbox {
         inbox.is_busy |= renewal_count + count > 0;
     }
 
-    /// Puts requests that were [taken](Self::take) back to the front of the queue, in this order.
+    /// Returns requests that were [taken](Self::take) to the front of the queue, in this order.
     #[cfg(any(test, feature = "node"))]
-    pub(in crate::node) fn put_back(&self, requests: Vec<Queued>) {
+    pub(in crate::node) fn return_to_front(&self, requests: Vec<Queued>) {
         if requests.is_empty() {
             return;
         }
         let mut inbox = self.inbox();
         for queued in requests.into_iter().rev() {
-            match queued.request {
-                Request::Extend { .. } => inbox.renewals.push_front(queued),
-                _ => {
-                    inbox.queue.push_front(queued);
-                    inbox.taken_count = inbox.taken_count.saturating_sub(1);
-                }
+            if matches!(queued.request, Request::Extend { .. }) {
+                inbox.renewals.push_front(queued);
+            } else {
+                inbox.queue.push_front(queued);
+                inbox.taken_count = inbox.taken_count.saturating_sub(1);
             }
         }
     }
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_are_put_back_are_taken_next_in_their_order() {
+    fn requests_that_are_returned_are_taken_next_in_their_order() {
         let mailbox = Mailbox::new();
         for key in ["a", "b", "c"] {
             assert!(push_request(&mailbox, status_request(key)));
@@ -324,7 +323,7 @@ mod tests {
         mailbox.take(3, &mut requests);
         let excess = requests.split_off(1);
         assert!(push_request(&mailbox, status_request("d")));
-        mailbox.put_back(excess);
+        mailbox.return_to_front(excess);
         let mut requests = Vec::new();
         mailbox.take(8, &mut requests);
         let key_of = |queued: &Queued| match &queued.request {
@@ -333,7 +332,7 @@ mod tests {
         };
         let keys: Vec<String> = requests.iter().map(key_of).collect();
         assert_eq!(keys, ["a", "b", "c", "d"]);
-        mailbox.put_back(vec![Queued::new(renewal(), Reply::ignored())]);
+        mailbox.return_to_front(vec![Queued::new(renewal(), Reply::ignored())]);
         assert!(mailbox.has_any());
     }
 

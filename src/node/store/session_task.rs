@@ -372,7 +372,7 @@ impl<S: Store> SessionTask<S> {
             }
         }
         self.batch = list_requests;
-        self.shared.mailboxes[self.index].put_back(excess);
+        self.shared.mailboxes[self.index].return_to_front(excess);
     }
 
     /// Renews this process's subscriptions to announcements of new leaders. The store ends a subscription that is not
