@@ -103,8 +103,10 @@ pub(crate) async fn greet(
         started: asked.started,
     };
     let (mut row, statements) = run_row(connection, &place).await?;
-    let is_behind = |known| asked.position.is_some_and(|now| now < known);
-    if known.is_some_and(|(run, known)| run == row.id && is_behind(known)) {
+    let is_set_back = known
+        .zip(asked.position)
+        .is_some_and(|(known, position)| known.is_after(&row.id, position));
+    if is_set_back {
         row = begin_again(connection, &place, &row.id).await?;
     }
     let age = seen.age(&row.id, row.aged, asked.position);

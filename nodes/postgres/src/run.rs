@@ -11,116 +11,43 @@
 //! A crash of the server empties the table, and so also forgets the age. A new process does not wait, and processes
 //! that end soon add up their ages. An age that nobody counted, for example while no client ran, is lost: the guard
 //! then waits longer than necessary.
+//!
+//! The library counts ([`LastRun`]), so that its simulation tests this rule.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use quorate::Instant;
 use quorate::fork::PerProcess;
-
-/// An age in a row above this limit (100 years) is not credible and counts as zero.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
-/// An age below this limit (10 min) is written again when it has grown by a 32nd part of itself, but at least by 100 ms
-/// and at most by 1 s. A command that tries once stays connected for a 32nd part of `max_ttl`, but at most for about
-/// 1 s. So each such process adds to the age while the votes of the server do not count.
-const YOUNG: Duration = Duration::from_secs(600);
-/// A larger age is written again when it has grown by a tenth. So a new process believes at least 10/11 of the true age.
-const OLD_GROWTH: u32 = 10;
+use quorate::node::store::{LastRun, SeenPosition};
 
 /// The last run that this process saw at one address.
 #[derive(Debug, Default)]
-pub(crate) struct FirstSight(Mutex<Option<Seen>>);
-
-#[derive(Debug)]
-struct Seen {
-    run: String,
-    at: Instant,
-    /// The age of the run at the time `at`.
-    base: Duration,
-    /// The largest age that is known to be in the row.
-    written: Duration,
-    /// The highest position in the WAL that this process has seen in this run, in bytes.
-    position: u64,
-}
-
-impl Seen {
-    fn age(&self, now: Instant) -> Duration {
-        self.base + now.saturating_duration_since(self.at)
-    }
-}
+pub(crate) struct FirstSight(LastRun);
 
 impl FirstSight {
-    fn seen(&self) -> MutexGuard<'_, Option<Seen>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The last run, and the highest position in the WAL that this process has seen in it. A lower position shows that
-    /// the server was set back.
-    pub(crate) fn position(&self) -> Option<(String, u64)> {
-        let seen = self.seen();
-        seen.as_ref().map(|seen| (seen.run.clone(), seen.position))
+    /// The highest position in the WAL that this process has seen in the last run. A lower position shows that the
+    /// server was set back.
+    pub(crate) fn position(&self) -> Option<SeenPosition> {
+        self.0.position()
     }
 
     /// Whether no session of this process has met another run since it met `run`.
     pub(crate) fn is_current(&self, run: &str) -> bool {
-        self.seen().as_ref().is_none_or(|seen| seen.run == run)
+        self.0.is_current(run)
     }
 
     /// The age of the run `run`, whose row shows the age `aged` in microseconds. Notes the run and the position of its
-    /// server in the WAL.
+    /// server in the WAL, in bytes.
     pub(crate) fn age(&self, run: &str, aged: i64, position: Option<u64>) -> Duration {
-        let age = self.age_at(Instant::now(), run, aged);
-        let mut seen = self.seen();
-        if let Some(seen) = seen.as_mut().filter(|seen| seen.run == run) {
-            seen.position = seen.position.max(position.unwrap_or(0));
-        }
-        age
-    }
-
-    fn age_at(&self, now: Instant, run: &str, aged: i64) -> Duration {
         let aged = Duration::from_micros(u64::try_from(aged).unwrap_or(0));
-        let aged = Some(aged)
-            .filter(|aged| *aged < LONGEST)
-            .unwrap_or_default();
-        let mut seen = self.seen();
-        let known = seen.as_ref().filter(|seen| seen.run == run);
-        let age = known.map_or(Duration::ZERO, |seen| seen.age(now)).max(aged);
-        let written = known.map_or(Duration::ZERO, |seen| seen.written).max(aged);
-        let position = known.map_or(0, |seen| seen.position);
-        *seen = Some(Seen {
-            run: run.to_owned(),
-            at: now,
-            base: age,
-            written,
-            position,
-        });
-        age
+        self.0.meet(Instant::now(), run, aged, position)
     }
 
     /// The age to write into the row of the run `run`; `None` if the row shows nearly this age.
     pub(crate) fn due(&self, run: &str) -> Option<Duration> {
-        self.due_at(Instant::now(), run)
-    }
-
-    fn due_at(&self, now: Instant, run: &str) -> Option<Duration> {
-        let mut seen = self.seen();
-        let seen = seen.as_mut().filter(|seen| seen.run == run)?;
-        let age = seen.age(now);
-        if age < seen.written + growth(seen.written) {
-            return None;
-        }
-        seen.written = age;
-        Some(age)
-    }
-}
-
-/// How much an age must have grown before it is written again.
-fn growth(written: Duration) -> Duration {
-    let (least, most) = (Duration::from_millis(100), Duration::from_secs(1));
-    if written < YOUNG {
-        (written / 32).clamp(least, most)
-    } else {
-        written / OLD_GROWTH
+        self.0.due(Instant::now(), run)
     }
 }
 
@@ -189,48 +116,13 @@ pub(crate) fn server_name(identity: &str, started: i64) -> String {
 mod tests {
     use super::*;
 
-    const SECOND: Duration = Duration::from_secs(1);
-
     #[test]
-    fn age_of_a_run_begins_at_the_age_in_the_row_and_grows() {
-        let (seen, start) = (FirstSight::default(), Instant::now());
-        assert!(seen.is_current("a"), "no session has begun");
-        assert_eq!(seen.age_at(start, "a", 0), Duration::ZERO);
-        assert!(seen.is_current("a") && !seen.is_current("b"));
-        assert_eq!(seen.age_at(start + 5 * SECOND, "a", 0), 5 * SECOND);
-        let later = seen.age_at(start + 6 * SECOND, "a", 60_000_000);
-        assert_eq!(later, 60 * SECOND, "another client has counted longer");
-        assert_eq!(seen.age_at(start + 7 * SECOND, "a", 0), 61 * SECOND);
-        assert_eq!(seen.age_at(start + 8 * SECOND, "b", 0), Duration::ZERO);
-        assert_eq!(
-            seen.age_at(start + 9 * SECOND, "a", 3_000_000),
-            3 * SECOND,
-            "after the run b, only the age in the row counts"
-        );
+    fn age_in_a_row_counts_only_if_it_is_credible() {
+        let aged = |aged: i64| FirstSight::default().age("a", aged, None);
+        assert_eq!(aged(60_000_000), Duration::from_secs(60));
         for incredible in [-1, i64::MIN, i64::MAX] {
-            let seen = FirstSight::default();
-            assert_eq!(seen.age_at(start, "a", incredible), Duration::ZERO);
+            assert_eq!(aged(incredible), Duration::ZERO);
         }
-    }
-
-    #[test]
-    fn age_is_written_when_it_has_grown_by_a_second_and_later_by_a_tenth() {
-        let (seen, start) = (FirstSight::default(), Instant::now());
-        assert_eq!(seen.due_at(start, "a"), None);
-        seen.age_at(start, "a", 0);
-        assert_eq!(seen.due_at(start + SECOND / 20, "a"), None);
-        assert_eq!(seen.due_at(start + SECOND, "b"), None);
-        assert_eq!(seen.due_at(start + SECOND, "a"), Some(SECOND));
-        assert_eq!(seen.due_at(start + SECOND, "a"), None);
-        assert_eq!(seen.due_at(start + 100 * SECOND, "a"), Some(100 * SECOND));
-        assert_eq!(seen.due_at(start + 100 * SECOND + SECOND / 2, "a"), None);
-        assert_eq!(seen.due_at(start + 101 * SECOND, "a"), Some(101 * SECOND));
-        assert_eq!(seen.due_at(start + 900 * SECOND, "a"), Some(900 * SECOND));
-        assert_eq!(seen.due_at(start + 989 * SECOND, "a"), None);
-        assert_eq!(seen.due_at(start + 990 * SECOND, "a"), Some(990 * SECOND));
-        let times =
-            (991..86_400).filter(|second| seen.due_at(start + *second * SECOND, "a").is_some());
-        assert!(times.count() < 100);
     }
 
     #[test]

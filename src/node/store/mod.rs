@@ -30,6 +30,7 @@ mod contract;
 mod flaw;
 mod inspect;
 mod job;
+mod last_run;
 mod listening;
 mod micros;
 mod names;
@@ -52,6 +53,7 @@ pub use contract::{
 };
 #[cfg(feature = "seeded-bugs")]
 pub use flaw::{StoreFlaw, set_flaw};
+pub use last_run::{LastRun, SeenPosition};
 pub use node::StoreNode;
 pub use pace::{Pace, Pacer};
 #[cfg(any(test, feature = "testing"))]
