@@ -27,7 +27,7 @@ macro_rules! counted {
             fn is_possible(&self, group: &str) -> bool {
                 match group {
                     STORE_EVENTS => self.sessions > 0,
-                    CHANGE_EVENTS => self.reconfigured > 0,
+                    CHANGE_EVENTS => self.marked_runs > 0,
                     SHORT_PROCESS_EVENTS => self.ended_processes > 0,
                     _ => true,
                 }
@@ -72,7 +72,7 @@ counted! {
         released_together: "releases sent in batches",
         deletions: "releases with the command DELIFEQ",
         deletions_refused: "DELIFEQ commands refused",
-        woken_waiters: "waiters woken",
+        woken_waiters: "wake-ups sent to waiters",
         groups: "requests for shared locks or several keys",
         holds_of_several: "holds of several resources",
         reader_holds: "holds of readers",
@@ -102,21 +102,21 @@ counted! {
     }
     "masters" {
         crashes: "crashes",
-        empty_restarts: "restarts, empty",
-        stale_restarts: "restarts, stale disk",
+        empty_restarts: "restarts, everything lost",
+        stale_restarts: "restarts, the latest changes lost",
         full_restarts: "restarts, nothing lost",
-        stalls: "stalls",
+        stalls: "messages that waited for a stalled master",
         jumps: "clock jumps",
         refusals: "requests refused: BUSY, OOM and the like",
         out_of_memory_refusals: "requests refused: OOM for some keys only",
         forgotten_scripts: "calls of scripts that were not loaded",
         garbage: "malformed replies",
         foreign_keys: "lock keys written by another program",
-        force_releases: "locks force-released",
+        force_releases: "locks force-released at Redis masters",
         skipped_days: "jumps of all clocks by several days",
     }
     "network" {
-        partitions: "partitions",
+        partitions: "packets delayed by partitions",
         lost_packets: "packets lost and sent again",
         duplicates: "messages executed twice",
         leftovers: "packets received after a connection ended",
@@ -137,8 +137,10 @@ counted! {
         late_stale: "late commits refused as outdated",
         delayed_commits: "commits that the server delayed",
         store_wake_ups: "wake-up messages to listeners",
+        store_force_releases: "locks force-released at stores",
     }
     "changes of masters" {
+        marked_runs: "runs with generation markers",
         reconfigured: "clients reconfigured",
         begin_markers: "markers written by `masters begin`",
         closed_masters: "masters closed",
@@ -160,7 +162,7 @@ counted! {
         holds_after_replacement: "holds on new masters after a replacement",
     }
     "clients" {
-        pauses: "processes paused",
+        pauses: "processes paused during their work",
         kills: "processes killed",
         task_delays: "tasks delayed at an await point",
         preemptions: "tasks preempted before reading a clock",

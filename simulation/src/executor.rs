@@ -134,7 +134,7 @@ impl Executor {
             {
                 task.was_delayed = true;
                 let wakes_at = now + world.rng.below(net.doze);
-                world.observer.coverage.task_delays += 1;
+                world.observer.coverage.task_delays += u64::from(wakes_at > now);
                 world.schedule(wakes_at, Event::TaskReady(index as u32));
                 return true;
             }

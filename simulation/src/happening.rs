@@ -57,33 +57,26 @@ impl Happening {
 }
 
 impl Happening {
-    /// Converts a fault into a happening; `None` if the fault does not count as a happening. The tuple contains:
-    ///
-    /// - the happening;
-    /// - the client that the happening concerns; `None` for all clients;
-    /// - the resource that the happening concerns; `None` for all resources.
-    pub(crate) fn from_fault(fault: FaultKind) -> Option<(Self, Option<usize>, Option<usize>)> {
+    /// Converts a fault that takes effect at once into a happening, and the client that the happening concerns; `None`
+    /// for all clients. Returns `None` if the fault does not count as a happening, or takes effect later.
+    pub(crate) fn from_fault(fault: FaultKind) -> Option<(Self, Option<usize>)> {
         Some(match fault {
             FaultKind::ClockJump { .. } | FaultKind::WallClockJump { .. } => {
-                (Self::ClockJump, None, None)
+                (Self::ClockJump, None)
             }
-            FaultKind::FlushScripts { .. } => (Self::ScriptsFlushed, None, None),
-            FaultKind::Refuse {
-                how: Refusal::OutOfMemory,
-                ..
-            } => (Self::OutOfMemory, None, None),
-            FaultKind::OutOfMemory { resource, .. } => {
-                (Self::OutOfMemory, None, Some(resource.into()))
-            }
-            FaultKind::Refuse {
-                how: Refusal::Denied,
-                ..
-            } => (Self::PermissionDenied, None, None),
-            FaultKind::Pause { client, .. } => (Self::Pause, Some(client.into()), None),
-            FaultKind::ForceRelease { resource, .. } => {
-                (Self::ForceRelease, None, Some(resource.into()))
-            }
+            FaultKind::FlushScripts { .. } => (Self::ScriptsFlushed, None),
+            FaultKind::Pause { client, .. } => (Self::Pause, Some(client.into())),
             _ => return None,
         })
+    }
+
+    /// Converts the reason for which a master refuses requests into a happening; `None` if it does not count as a
+    /// happening.
+    pub(crate) fn from_refusal(refusal: Refusal) -> Option<Self> {
+        match refusal {
+            Refusal::OutOfMemory => Some(Self::OutOfMemory),
+            Refusal::Denied => Some(Self::PermissionDenied),
+            _ => None,
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::event::Event;
 use super::{UnlockedWork, World};
+use crate::clock::MS;
 use crate::facts::Fact;
 use crate::happening::Happening;
 use crate::scenario::FaultKind;
@@ -13,14 +14,15 @@ impl World {
     pub(super) fn inject_fault(&mut self, index: usize) -> Option<UnlockedWork> {
         let fault = self.scenario.faults[index];
         self.trace_line(|| format!("FAULT {:?}", fault.kind));
-        if let Some((happening, client, resource)) = Happening::from_fault(fault.kind) {
-            self.report_happening_to(happening, client, resource);
+        if let Some((happening, client)) = Happening::from_fault(fault.kind)
+            && self.takes_effect_now(fault.kind)
+        {
+            self.report_happening_to(happening, client, None);
         }
         let now = self.now;
         match fault.kind {
             FaultKind::Crash { master, down, .. } => self.crash(master.into(), down),
             FaultKind::Stall { master, lasts } => {
-                self.observer.coverage.stalls += 1;
                 let master = &mut self.masters[usize::from(master)];
                 master.stalled_until = master.stalled_until.max(now + lasts);
             }
@@ -30,32 +32,28 @@ impl World {
             }
             FaultKind::LeaderChange { master, by_us } => self.change_leader(master.into(), by_us),
             FaultKind::WallClockJump { client, by_us } => {
-                self.observer.coverage.wall_clock_jumps += 1;
                 let process = &self.processes[usize::from(client)];
+                self.observer.coverage.wall_clock_jumps += u64::from(!process.is_done);
                 process.wall_us.fetch_add(by_us, Ordering::Relaxed);
             }
-            // Only count the partition. Each packet checks the scenario's partitions itself (`PacketRoute::ends`).
-            FaultKind::Partition { .. } => self.observer.coverage.partitions += 1,
+            // Each packet checks the scenario's partitions itself (`PacketRoute::end_of_partition`).
+            FaultKind::Partition { .. } => {}
             FaultKind::ResetConnections { master } => {
                 self.break_all_connections(master.into(), true);
                 self.break_all_sessions(master.into(), true);
             }
             FaultKind::ForgetConnections { master } => {
-                self.observer.coverage.half_open += 1;
                 self.forget_connections(master.into());
                 self.forget_sessions(master.into());
             }
             FaultKind::Refuse { master, how, lasts } => {
-                self.masters[usize::from(master)].refusal = Some((now + lasts, how));
+                self.masters[usize::from(master)].refuse_until(now + lasts, how);
             }
             FaultKind::OutOfMemory {
                 master,
                 resource,
                 lasts,
-            } => {
-                let shortage = (now + lasts, usize::from(resource));
-                self.masters[usize::from(master)].memory_shortage = Some(shortage);
-            }
+            } => self.masters[usize::from(master)].begin_shortage(now + lasts, resource),
             FaultKind::FlushScripts { master } => self.masters[usize::from(master)].scripts.clear(),
             FaultKind::ForceRelease { resource, missed } => {
                 self.begin_force_release(resource, missed);
@@ -78,6 +76,40 @@ impl World {
         None
     }
 
+    /// Whether a fault changes something at once. If it does not, it must not count as an event that a rule was checked
+    /// after.
+    fn takes_effect_now(&self, kind: FaultKind) -> bool {
+        match kind {
+            FaultKind::FlushScripts { master } => {
+                let master = &self.masters[usize::from(master)];
+                master.up && master.scripts.iter().any(|loaded| *loaded != 0)
+            }
+            FaultKind::Pause { client, .. } => {
+                let process = &self.processes[usize::from(client)];
+                !process.is_done && !process.is_killed
+            }
+            FaultKind::WallClockJump { client, .. } => !self.processes[usize::from(client)].is_done,
+            _ => true,
+        }
+    }
+
+    /// Reports to the checkers that a master refuses requests of clients, unless this refusal is known already.
+    pub(super) fn report_refusal(&mut self, master: usize) {
+        if let Some(happening) = self.masters[master].unreported_refusal.take() {
+            self.report_happening(happening);
+        }
+    }
+
+    /// Reports to the checkers that a master has no memory for the lock of one resource, unless this is known already.
+    pub(super) fn report_shortage(&mut self, master: usize) {
+        let master = &mut self.masters[master];
+        if std::mem::take(&mut master.is_shortage_unreported)
+            && let Some((_, resource)) = master.memory_shortage
+        {
+            self.report_happening_to(Happening::OutOfMemory, None, Some(resource));
+        }
+    }
+
     fn malform_next_replies(&mut self, master: usize) {
         for conn in &mut self.conns {
             conn.is_next_reply_malformed |= conn.master == master;
@@ -86,13 +118,14 @@ impl World {
     }
 
     fn change_leader(&mut self, master: usize, by_us: i64) {
-        self.observer.coverage.elections += 1;
+        let plan = self.scenario.masters[master].store;
+        let gives_dates = plan.is_some_and(|plan| !plan.clocked && master.is_multiple_of(2));
+        self.observer.coverage.elections += u64::from(gives_dates && self.masters[master].up);
         self.masters[master].leaders += 1;
         self.move_clock(master, by_us * 1_000);
     }
 
     fn pause(&mut self, client: u8, lasts: u64) {
-        self.observer.coverage.pauses += 1;
         let process = &mut self.processes[usize::from(client)];
         let until = process.paused_until.max(self.now + lasts);
         process.paused_until = until;
@@ -152,6 +185,14 @@ impl World {
         master.record_all_lock_states(now);
     }
 
+    /// Ends a client process that has taken its only step.
+    pub(super) fn end_process(&mut self, client: u8) {
+        let process = &self.processes[usize::from(client)];
+        let is_running = !process.is_done && !process.is_killed;
+        self.observer.coverage.ended_processes += u64::from(is_running);
+        self.kill_process(client, 2 * MS);
+    }
+
     /// Ends a client process, and starts a new one for the client's next step.
     pub(crate) fn schedule_process_end(&mut self, client: usize) {
         self.schedule(self.now, Event::ProcessEnds(client as u8));
@@ -180,6 +221,9 @@ impl World {
         if process.paused_until > self.now {
             return;
         }
+        let was_disturbed =
+            !process.postponed_events.is_empty() || !process.postponed_tasks.is_empty();
+        self.observer.coverage.pauses += u64::from(was_disturbed);
         for event in std::mem::take(&mut process.postponed_events) {
             self.schedule(self.now, event);
         }
@@ -191,7 +235,7 @@ impl World {
         self.report_happening_to(happening, None, None);
     }
 
-    fn report_happening_to(
+    pub(super) fn report_happening_to(
         &mut self,
         happening: Happening,
         client: Option<usize>,

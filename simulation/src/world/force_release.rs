@@ -7,6 +7,7 @@ use quorate::node::{Answer, Ended, KeyState, Request};
 use super::event::Event;
 use super::{ForceRelease, World};
 use crate::clock::MS;
+use crate::happening::Happening;
 use crate::locker::key_of_place;
 use crate::seeded_bugs::Flaw;
 
@@ -55,7 +56,11 @@ impl World {
             .filter_map(|master| self.execute_step_at(master, resource, &ended, recorded));
         let executed = states.count();
         if recorded {
-            self.observer.coverage.force_releases += u64::from(executed > 0);
+            if executed > 0 {
+                self.observer.coverage.force_releases += 1;
+                let resource = usize::from(resource);
+                self.report_happening_to(Happening::ForceRelease, None, Some(resource));
+            }
         } else if executed > self.masters.len() / 2 {
             self.force_releases[index].recorded = true;
             self.schedule(self.now + STEP_NANOS, Event::ForceReleaseStep(index as u32));

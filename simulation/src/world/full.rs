@@ -41,6 +41,7 @@ impl World {
                 if claim.keys().any(|key| self.is_full_for(index, key)) =>
             {
                 self.observer.coverage.out_of_memory_refusals += 1;
+                self.report_shortage(index);
                 self.trace_line(|| {
                     format!("master {index} has no memory for this lock, and refuses the request")
                 });
@@ -74,8 +75,11 @@ impl World {
                 answer => return Ok(answer),
             }
         }
-        self.observer.coverage.out_of_memory_refusals +=
-            refused_items.iter().filter(|refused| **refused).count() as u64;
+        let refused_count = refused_items.iter().filter(|refused| **refused).count() as u64;
+        self.observer.coverage.out_of_memory_refusals += refused_count;
+        if refused_count > 0 {
+            self.report_shortage(index);
+        }
         let mut all_results = Vec::new();
         for (item, is_refused) in items.iter().zip(refused_items) {
             let keys = item.claim.keys().count();

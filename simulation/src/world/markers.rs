@@ -135,6 +135,8 @@ impl World {
     /// masters of this step.
     pub(crate) fn start_next_step(&mut self, client: usize) -> ClientMasters {
         let process = &mut self.processes[client];
+        let is_changed = process.present_step != process.next_step;
+        self.observer.coverage.reconfigured += u64::from(is_changed);
         process.present_step = process.next_step;
         self.masters_at_step(self.processes[client].present_step)
     }
@@ -322,7 +324,7 @@ impl World {
         if self.replaces_without_operator() {
             return;
         }
-        self.observer.coverage.reconfigured += 1;
+        self.observer.coverage.marked_runs += 1;
         self.schedule(RUN_START + self.scenario.heal_at, Event::RestoreMarkers);
         let initial_number = plan.initial_number.unwrap_or(0);
         let change = (initial_number / 4).min(u64::from(plan.changes()) - 1);

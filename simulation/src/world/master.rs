@@ -10,6 +10,7 @@ use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Reques
 use super::{Event, Records, World};
 use crate::clock::{Clock, EPOCH_US, RUN_START};
 use crate::facts::{Fact, LockState, Member, Verb, short_hex};
+use crate::happening::Happening;
 use crate::locker::{PLACES, is_semaphore_queue, key_of_place, place_of_key};
 use crate::scenario::{Disk, MasterPlan, Refusal};
 use crate::seeded_bugs::{Flaw, WrongScripts, execute_note_wrongly, execute_value_wrongly};
@@ -32,9 +33,13 @@ pub(crate) struct SimMaster {
     /// The true time until which the master refuses lock requests, and the reason; `None` if it has never refused
     /// requests.
     pub(crate) refusal: Option<(u64, Refusal)>,
+    /// The happening that the checkers do not know yet: the master will refuse requests for the reason in `refusal`.
+    pub(super) unreported_refusal: Option<Happening>,
     /// A shortage of memory: the true time at which it ends, and the resource whose lock it affects. `None` if there
     /// has been no shortage.
     pub(super) memory_shortage: Option<(u64, usize)>,
+    /// Whether the checkers do not know the shortage of memory yet, because it has had no effect.
+    pub(super) is_shortage_unreported: bool,
     /// The loaded scripts, as sets of bits (bit n is script n). `scripts[i]` has the scripts that begin with the
     /// generation marker check `World::marker_checks[i]`. `scripts[0]` has the scripts without a check.
     pub(crate) scripts: Vec<u32>,
@@ -62,6 +67,8 @@ impl SimMaster {
             started_us: first_reading_us / 1_000 - 86_400_000_000,
             stalled_until: 0,
             refusal: None,
+            unreported_refusal: None,
+            is_shortage_unreported: false,
             memory_shortage: None,
             scripts: Vec::new(),
             retired: false,
@@ -82,6 +89,18 @@ impl SimMaster {
     pub(crate) fn uptime(&self, now: u64) -> i64 {
         let seconds = |micros: u64| (micros / 1_000_000) as i64;
         seconds(self.clock_us(now)) - seconds(self.started_us)
+    }
+
+    /// Lets the master refuse requests until the true time `until`.
+    pub(super) fn refuse_until(&mut self, until: u64, how: Refusal) {
+        self.refusal = Some((until, how));
+        self.unreported_refusal = Happening::from_refusal(how);
+    }
+
+    /// Takes away the memory for the lock of this resource until the true time `until`.
+    pub(super) fn begin_shortage(&mut self, until: u64, resource: u8) {
+        self.memory_shortage = Some((until, resource.into()));
+        self.is_shortage_unreported = true;
     }
 
     pub(crate) fn snapshot(&mut self) {
@@ -478,29 +497,37 @@ impl World {
         }
         let now = self.now;
         let marker_before = self.marker_number(index);
+        let records = &self.stores[index];
+        let has_lost_records = match self.masters[index].preserves {
+            Disk::None => records.last_change() > 0,
+            Disk::Stale => records.last_change() > self.store_disks[index].last_change(),
+            Disk::Always => false,
+        };
         match self.masters[index].preserves {
             Disk::None => self.stores[index].restore_from(Records::default()),
             Disk::Stale => self.stores[index].restore_from(self.store_disks[index].clone()),
             Disk::Always => {}
         }
-        let coverage = &mut self.observer.coverage;
         let master = &mut self.masters[index];
         master.leaders += 1;
+        master.record_all_lock_states(now);
+        let states_before = master.lock_states;
         match master.preserves {
-            Disk::None => {
-                coverage.empty_restarts += 1;
-                master.memory = Master::default();
-            }
-            Disk::Stale => {
-                coverage.stale_restarts += 1;
-                master.memory = master.disk_state.clone();
-            }
-            Disk::Always => coverage.full_restarts += 1,
+            Disk::None => master.memory = Master::default(),
+            Disk::Stale => master.memory = master.disk_state.clone(),
+            Disk::Always => {}
         }
         let restarts = master.restarts + 1;
         master.memory = with_run_id(index, restarts, std::mem::take(&mut master.memory));
         master.forget_foreign_keys(now);
         master.record_all_lock_states(now);
+        let is_changed = has_lost_records || master.lock_states != states_before;
+        let coverage = &mut self.observer.coverage;
+        match master.preserves {
+            Disk::None => coverage.empty_restarts += u64::from(is_changed),
+            Disk::Stale => coverage.stale_restarts += u64::from(is_changed),
+            Disk::Always => coverage.full_restarts += 1,
+        }
         master.up = true;
         master.restarts = restarts;
         master.stalled_until = 0;

@@ -49,7 +49,7 @@ use session::{PendingRequest, Session};
 pub(crate) use session::{SessionAnswer, SessionRequest};
 use store::{StoreConnection, StoreForceRelease};
 
-use crate::clock::{Clock, MS, RUN_START};
+use crate::clock::{Clock, RUN_START};
 use crate::rng::Rng;
 use crate::run_options::RunOptions;
 use crate::scenario::{FaultKind, Scenario};
@@ -119,7 +119,7 @@ impl Shared {
         if self.world().is_preemption_off() {
             return;
         }
-        self.world().observer.coverage.preemptions += 1;
+        let began_at = self.now();
         loop {
             let world = self.world();
             let Some(Reverse(next)) = world.events.peek() else {
@@ -145,6 +145,8 @@ impl Shared {
             }
         }
         self.is_task_polled.store(true, Ordering::Relaxed);
+        let has_waited = self.now() > began_at;
+        self.world().observer.coverage.preemptions += u64::from(has_waited);
     }
 
     /// Handles the next event and runs the checkers. First advances the true time to the event. Unlocks the world
@@ -283,6 +285,8 @@ pub(crate) struct World {
     released_values: HashSet<(usize, [u8; 32])>,
     /// The lock values that a force-release has added to the break records of stores.
     force_released_values: store::ForceReleasedValues,
+    /// The resources whose locks were force-released at stores since the checkers were notified.
+    finished_force_releases: store::FinishedForceReleases,
     /// The waiters that have left the queue of a store. Each pair is the index of the store, and the waiter.
     left_waiters: HashSet<(usize, Arc<str>)>,
     /// The clients' connections to stores, one for each client and store. The simulation sends force-releases through
@@ -361,6 +365,7 @@ impl World {
             reusable_sessions: Vec::new(),
             released_values: HashSet::new(),
             force_released_values: store::ForceReleasedValues::default(),
+            finished_force_releases: store::FinishedForceReleases::default(),
             left_waiters: HashSet::new(),
             store_connections: Vec::new(),
             force_releases: Vec::new(),
@@ -385,18 +390,24 @@ impl World {
             observer: RunObserver::new(&scenario, run_options),
             scenario: scenario.clone(),
         };
+        world.schedule_faults();
+        world.write_initial_markers();
+        world
+    }
+
+    /// Schedules the faults of the scenario, and the snapshots of the disks that restarts restore.
+    fn schedule_faults(&mut self) {
+        let scenario = self.scenario.clone();
         for (index, fault) in scenario.faults.iter().enumerate() {
             let at = RUN_START + fault.at;
             if let FaultKind::Crash { master, age, .. } = fault.kind {
-                world.schedule(
+                self.schedule(
                     at.saturating_sub(age).max(RUN_START),
                     Event::DiskSnapshot(master),
                 );
             }
-            world.schedule(at, Event::Fault(index as u32));
+            self.schedule(at, Event::Fault(index as u32));
         }
-        world.write_initial_markers();
-        world
     }
 
     /// Schedules an event at the true time `at`.
@@ -459,6 +470,7 @@ impl World {
     fn handle_event(&mut self, event: Event) -> Option<UnlockedWork> {
         self.observer.coverage.events += 1;
         self.observer.event += 1;
+        self.report_finished_force_releases();
         if self.postpone_while_paused(event) {
             return None;
         }
@@ -508,10 +520,7 @@ impl World {
                 self.remove_foreign_key(master, resource);
             }
             Event::ProcessResumes(client) => self.resume(client.into()),
-            Event::ProcessEnds(client) => {
-                self.observer.coverage.ended_processes += 1;
-                self.kill_process(client, 2 * MS);
-            }
+            Event::ProcessEnds(client) => self.end_process(client),
             Event::LastReconfiguration(client) => self.restart_with_last_masters(client.into()),
             Event::OrderReachesMaster { order } => self.deliver_order(to_index(order)),
             Event::ReplyReachesOperator { order } => {

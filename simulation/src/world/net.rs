@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::link::DriverCall;
 use super::{Event, World};
 use crate::clock::RUN_START;
+use crate::coverage::Coverage;
 use crate::rng::Rng;
 use crate::scenario::{FaultKind, Scenario};
 
@@ -75,14 +76,13 @@ pub(super) struct PacketRoute {
 
 impl PacketRoute {
     /// Draws the true time of arrival of a packet that is sent at `now`. Each loss delays the packet by the
-    /// retransmission time, and increases `lost_packets` by one. A partition delays the packet until the partition
-    /// ends.
+    /// retransmission time. A partition delays the packet until the partition ends. Counts both in `coverage`.
     pub(super) fn draw_arrival(
         &self,
         scenario: &Scenario,
         now: u64,
         rng: &mut Rng,
-        lost_packets: &mut u64,
+        coverage: &mut Coverage,
     ) -> u64 {
         let net = scenario.net;
         let travel_time = net.delay + rng.below(net.jitter + 1);
@@ -91,10 +91,11 @@ impl PacketRoute {
         }
         let mut arrival = now + travel_time;
         while rng.chance(net.loss_ppm) {
-            *lost_packets += 1;
+            coverage.lost_packets += 1;
             arrival += net.again;
         }
         while let Some(partition_end) = self.end_of_partition(scenario, now, arrival) {
+            coverage.partitions += 1;
             arrival = partition_end + net.delay + rng.below(net.again);
         }
         arrival
@@ -151,11 +152,8 @@ impl World {
             // into the node timeout.
             healed_within: self.scenario.settings.node_timeout / 3,
         };
-        let (rng, lost_packets) = (
-            &mut self.links[link].rng,
-            &mut self.observer.coverage.lost_packets,
-        );
-        let arrival = route.draw_arrival(&self.scenario, self.now, rng, lost_packets);
+        let (rng, coverage) = (&mut self.links[link].rng, &mut self.observer.coverage);
+        let arrival = route.draw_arrival(&self.scenario, self.now, rng, coverage);
         let conn = &mut self.conns[conn];
         let last_arrival = match direction {
             Direction::ToMaster => &mut conn.last_arrival_at_server,
@@ -277,6 +275,7 @@ impl World {
     pub(super) fn deliver_to_master(&mut self, conn: usize) {
         let stalled_until = self.masters[self.conns[conn].master].stalled_until;
         if stalled_until > self.now && self.conns[conn].is_server_open {
+            self.observer.coverage.stalls += 1;
             let conn = conn as u32;
             self.schedule(stalled_until, Event::BytesReachMaster { conn });
             return;
@@ -284,6 +283,8 @@ impl World {
         let connection = &mut self.conns[conn];
         let packet = connection.to_server.pop_front();
         if let (Some(packet), true) = (packet, connection.is_server_open) {
+            let is_ended = !connection.is_client_open || connection.is_broken;
+            self.observer.coverage.leftovers += u64::from(is_ended);
             connection.unread.extend_from_slice(&packet);
             self.execute_received(conn);
         }
@@ -337,7 +338,6 @@ impl World {
         } else {
             0
         };
-        self.observer.coverage.leftovers += kept as u64;
         let connection = &mut self.conns[conn];
         connection.to_server.truncate(kept);
         if kept == 0 {
@@ -403,7 +403,9 @@ impl World {
     pub(super) fn forget_connections(&mut self, master: usize) {
         for conn in &mut self.conns {
             if conn.master == master {
+                let was_open = conn.is_open() && !conn.is_broken;
                 conn.is_server_open = false;
+                self.observer.coverage.half_open += u64::from(was_open);
             }
         }
     }

@@ -145,8 +145,8 @@ impl World {
             direction,
             healed_within: self.scenario.settings.node_timeout / 3,
         };
-        let lost_packets = &mut self.observer.coverage.lost_packets;
-        route.draw_arrival(&self.scenario, self.now, &mut self.rng, lost_packets)
+        let coverage = &mut self.observer.coverage;
+        route.draw_arrival(&self.scenario, self.now, &mut self.rng, coverage)
     }
 
     /// Delivers an order to its master. The master executes the order and sends the reply.
@@ -230,6 +230,7 @@ impl World {
             }
             OrderKind::RaiseCounters(counters) if !self.has_room_for(master, counters) => {
                 self.observer.coverage.out_of_memory_refusals += 1;
+                self.report_shortage(master);
                 OrderReply::Refused(Refusal::OutOfMemory)
             }
             OrderKind::RaiseCounters(counters) => {

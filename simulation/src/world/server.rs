@@ -123,6 +123,7 @@ impl World {
             && now < until
         {
             self.observer.coverage.refusals += 1;
+            self.report_refusal(master);
             if how == Refusal::HangUp {
                 return self.hang_up(conn);
             }
@@ -199,7 +200,6 @@ impl World {
         let rng = &mut self.links[self.conns[conn].link].rng;
         if !healed && rng.chance(net.duplicate_ppm) {
             let late = now + rng.below(net.duplicate_late);
-            self.observer.coverage.duplicates += 1;
             self.schedule_duplicate(late, (conn, marker_check), request.clone());
         }
         if let Some(refusal) = self.refusal_except_of_extensions(conn, request) {
@@ -320,6 +320,7 @@ impl World {
         let master = &self.masters[duplicate.master];
         if master.stalled_until > self.now {
             let stall_end = master.stalled_until;
+            self.observer.coverage.stalls += 1;
             self.schedule(stall_end, Event::DuplicateReachesMaster(index as u32));
             return;
         }
@@ -336,6 +337,7 @@ impl World {
         {
             let master = duplicate.master;
             self.trace_line(|| format!("master {master}: the second copy of a message arrives"));
+            self.observer.coverage.duplicates += 1;
             let _unheard = self.execute_and_report(master, &duplicate.request, false);
         }
     }

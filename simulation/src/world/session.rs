@@ -243,8 +243,8 @@ impl World {
             direction,
             healed_within,
         };
-        let lost_packets = &mut self.observer.coverage.lost_packets;
-        let arrival = route.draw_arrival(&self.scenario, self.now, &mut state.rng, lost_packets);
+        let coverage = &mut self.observer.coverage;
+        let arrival = route.draw_arrival(&self.scenario, self.now, &mut state.rng, coverage);
         let last_arrival = match direction {
             Direction::ToMaster => &mut state.last_arrival_at_server,
             Direction::FromMaster => &mut state.last_arrival_at_client,
@@ -302,7 +302,10 @@ impl World {
     pub(super) fn forget_sessions(&mut self, master: usize) {
         for session in 0..self.sessions.len() {
             if self.sessions[session].master == master {
-                self.sessions[session].is_server_open = false;
+                let state = &mut self.sessions[session];
+                let was_open = std::mem::replace(&mut state.is_server_open, false);
+                let is_half_open = was_open && state.is_client_open && !state.is_loss_reported;
+                self.observer.coverage.half_open += u64::from(is_half_open);
                 self.remove_records_of_session(session);
             }
         }
@@ -352,6 +355,7 @@ impl World {
             return;
         }
         if up && stalled_until > self.now {
+            self.observer.coverage.stalls += 1;
             let pending = index as u32;
             return self.schedule(
                 stalled_until,
@@ -402,7 +406,6 @@ impl World {
         let clock_us = self.masters[state.master].clock.read(self.now) / 1_000;
         (pending.has_waited, pending.clock_before_wait) = (true, plan.clocked.then_some(clock_us));
         let retry_at = self.now + state.rng.below(plan.longest_commit_delay);
-        self.observer.coverage.delayed_commits += 1;
         let pending = index as u32;
         self.schedule(retry_at, Event::RequestReachesStore { request: pending });
         true
@@ -426,6 +429,7 @@ impl World {
         let answer = match refusal {
             Some((_, refusal)) if !is_greeting => {
                 self.observer.coverage.refusals += 1;
+                self.report_refusal(master);
                 self.refuse_session(session, refusal)
             }
             _ => self.answer_request(session, &mut pending),
@@ -471,6 +475,7 @@ impl World {
         let PendingRequest {
             request,
             commit_limit,
+            has_waited,
             ..
         } = pending;
         Ok(match request {
@@ -491,16 +496,8 @@ impl World {
                 })
             }
             SessionRequest::Commit(commits) => {
-                let result: Vec<Committed> = commits[..*commit_limit]
-                    .iter()
-                    .map(|commit| self.commit_changes(session, commit))
-                    .collect();
-                if result
-                    .iter()
-                    .any(|committed| *committed != Committed::Stale)
-                {
-                    self.sessions[session].last_date = self.date(master);
-                }
+                self.observer.coverage.delayed_commits += u64::from(*has_waited);
+                let result = self.commit_all(session, &commits[..*commit_limit]);
                 SessionAnswer::Committed(Clocked {
                     what: result,
                     clock,
@@ -520,6 +517,16 @@ impl World {
                 SessionAnswer::Removed
             }
         })
+    }
+
+    fn commit_all(&mut self, session: usize, commits: &[Commit]) -> Vec<Committed> {
+        let commit = |commit: &Commit| self.commit_changes(session, commit);
+        let result: Vec<Committed> = commits.iter().map(commit).collect();
+        let is_done = |committed: &Committed| *committed != Committed::Stale;
+        if result.iter().any(is_done) {
+            self.sessions[session].last_date = self.date(self.sessions[session].master);
+        }
+        result
     }
 
     /// Returns the date that the store gave to the last change of this session.
@@ -635,7 +642,6 @@ impl World {
                 Some(_) => (1, state.rng.below(plan.longest_commit_delay)),
                 None => (1, 0),
             };
-            self.observer.coverage.store_wake_ups += copies;
             for _ in 0..copies {
                 let wake_up = if plan.wakes_name_no_lock {
                     Vec::new()
@@ -659,6 +665,7 @@ impl World {
             return None;
         }
         state.arrived_wake_ups.push_back(wake_up);
+        self.observer.coverage.store_wake_ups += 1;
         state.waker.take().map(UnlockedWork::Wake)
     }
 

@@ -9,6 +9,7 @@ use quorate::node::{
 
 use super::{Shared, World};
 use crate::facts::{Fact, short_hex};
+use crate::happening::Happening;
 use crate::locker::{key_of_place, place_of_key};
 
 /// A client's connection to a store. The simulation force-releases (breaks) locks through it. The members are the index
@@ -20,7 +21,12 @@ pub(super) struct StoreForceRelease {
     nodes: Vec<Arc<dyn Node>>,
     key: Arc<[u8]>,
     force_released: ForceReleasedValues,
+    resource: u8,
+    finished: FinishedForceReleases,
 }
+
+/// The resources whose locks were force-released at stores since the checkers were notified.
+pub(super) type FinishedForceReleases = Arc<Mutex<Vec<u8>>>;
 
 /// The lock values that a force-release has added to the break records of stores.
 pub(super) type ForceReleasedValues = Arc<Mutex<HashSet<[u8; 32]>>>;
@@ -31,12 +37,16 @@ impl StoreForceRelease {
             nodes,
             key,
             force_released,
+            resource,
+            finished,
         } = self;
         let steps = Arc::new_cyclic(|own| ForceReleaseSteps {
             own: own.clone(),
             nodes,
             key,
             force_released,
+            resource,
+            finished,
             state: Mutex::default(),
         });
         steps.begin_step(Arc::default(), false);
@@ -49,6 +59,8 @@ struct ForceReleaseSteps {
     nodes: Vec<Arc<dyn Node>>,
     key: Arc<[u8]>,
     force_released: ForceReleasedValues,
+    resource: u8,
+    finished: FinishedForceReleases,
     state: Mutex<StepState>,
 }
 
@@ -58,6 +70,8 @@ struct StepState {
     begun_steps: u8,
     /// The number of stores that have not answered the present step.
     unanswered_stores: usize,
+    /// Whether a store has executed the present step.
+    is_executed: bool,
     /// The states of the lock that the first step has read.
     lock_states: Vec<KeyState>,
 }
@@ -71,6 +85,7 @@ impl ForceReleaseSteps {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.begun_steps += 1;
             state.unanswered_stores = self.nodes.len();
+            state.is_executed = false;
         }
         for (index, node) in self.nodes.iter().enumerate() {
             let request = Request::Break {
@@ -87,12 +102,17 @@ impl ReplySink for ForceReleaseSteps {
     fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
         let (begun_steps, ended) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.is_executed |= answer.is_ok();
             if let (1, Ok(Answer::State(lock_state))) = (state.begun_steps, answer) {
                 state.lock_states.push(lock_state);
             }
             state.unanswered_stores = state.unanswered_stores.saturating_sub(1);
             if state.unanswered_stores > 0 {
                 return;
+            }
+            if state.begun_steps == 3 && state.is_executed {
+                let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
+                finished.push(self.resource);
             }
             (state.begun_steps, Ended::all(state.lock_states.iter()))
         };
@@ -277,6 +297,25 @@ impl World {
             nodes: connections.map(|(.., node)| node.clone()).collect(),
             key: key_of_place(resource).as_bytes().into(),
             force_released: self.force_released_values.clone(),
+            resource,
+            finished: self.finished_force_releases.clone(),
+        }
+    }
+
+    /// Reports to the checkers the force-releases that stores have executed since the last call.
+    pub(super) fn report_finished_force_releases(&mut self) {
+        if self.store_connections.is_empty() {
+            return;
+        }
+        let mut finished = self
+            .finished_force_releases
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let resources = std::mem::take(&mut *finished);
+        drop(finished);
+        for resource in resources {
+            self.observer.coverage.store_force_releases += 1;
+            self.report_happening_to(Happening::ForceRelease, None, Some(resource.into()));
         }
     }
 }
