@@ -140,6 +140,8 @@ impl Client {
         let lives = u64::from(self.process.shared.world().processes[self.process.client].starts);
         let client = self.process.client as u64;
         let pause = 2 * slowest * (1 + (lives * 7 + client * 3) % 5);
+        // It also stays connected until it has added to the age of a store's run (`cli/src/lock.rs`).
+        let pause = pause.max(self.process.shared.world().scenario.min_connection_time());
         self.sleep(pause).await;
         self.process
             .shared

@@ -4,6 +4,8 @@ use std::fmt;
 
 /// The group of counted events that happen only if some masters are stores (databases or ZooKeeper).
 const STORE_EVENTS: &str = "stores";
+/// The group of counted events that happen only if clients count the runs of stores, or if stores number their changes.
+const RUN_EVENTS: &str = "runs of stores";
 /// The group of counted events that happen only if masters are replaced.
 const CHANGE_EVENTS: &str = "changes of masters";
 /// The group of counted events that happen only if each client process takes only one step.
@@ -27,6 +29,7 @@ macro_rules! counted {
             fn is_possible(&self, group: &str) -> bool {
                 match group {
                     STORE_EVENTS => self.sessions > 0,
+                    RUN_EVENTS => self.raised_ages > 0,
                     CHANGE_EVENTS => self.marked_runs > 0,
                     SHORT_PROCESS_EVENTS => self.ended_processes > 0,
                     _ => true,
@@ -138,6 +141,22 @@ counted! {
         delayed_commits: "commits that the server delayed",
         store_wake_ups: "wake-up messages to listeners",
         store_force_releases: "locks force-released at stores",
+    }
+    "runs of stores" {
+        begun_runs: "runs begun: the server had no row",
+        replaced_runs: "runs replaced: the row did not fit",
+        runs_begun_again: "runs begun again: the store was set back",
+        raised_ages: "ages of runs raised by clients",
+        backend_crashes: "crashes of one backend that ended a run",
+        clean_restarts: "clean restarts",
+        promotions: "promotions of standbys that lacked commits",
+        old_copies: "starts of old copies that contained a run",
+        emptied_tables: "tables of records emptied",
+        ended_sessions: "sessions ended: the table was emptied, or another run began",
+        machines_set_back: "machines set back with their memory",
+        restored_snapshots: "snapshots restored under the same names",
+        refused_numbers: "answers refused: the store was set back",
+        repaired_stores: "stores with another identity",
     }
     "changes of masters" {
         marked_runs: "runs with generation markers",

@@ -8,6 +8,7 @@ mod clocks;
 mod days;
 mod notes;
 mod restarts;
+mod store_events;
 mod stores;
 mod tries;
 mod values;

@@ -219,7 +219,16 @@ pub(crate) enum Fact<'a> {
         /// The reading of the clock just before the jump, in microseconds.
         reading_us: u64,
     },
-    /// A master has restarted.
+    /// A store was set back, and clients must not use it until the next `MasterRestarted`.
+    StoreUnusable { master: usize },
+    /// A store has answered a request of a client for a lock.
+    StoreAnswered {
+        master: usize,
+        /// The true time at which the client sent the request to its driver, in nanoseconds.
+        sent_at: u64,
+        answer: &'a Result<Answer, Fault>,
+    },
+    /// A master has restarted; or a store has lost its table of records, or has got another identity.
     MasterRestarted {
         master: usize,
         /// Whether the master has lost some or all of its memory.

@@ -24,11 +24,15 @@ pub enum Happening {
     ForceRelease,
     /// Nobody uses the masters for days.
     UnusedDays,
+    /// The row of a store's run is lost, or does not fit any more.
+    NewRun,
+    /// A store is set back to an earlier state, together with the numbers of its changes.
+    SetBack,
 }
 
 impl Happening {
     /// All happenings, in the order of their columns in the table of `crossings.rs`.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::MastersChanged,
         Self::OutOfMemory,
         Self::DataLost,
@@ -38,6 +42,8 @@ impl Happening {
         Self::PermissionDenied,
         Self::ForceRelease,
         Self::UnusedDays,
+        Self::NewRun,
+        Self::SetBack,
     ];
 
     /// The name of the happening: the header of its column in the table of `crossings.rs`.
@@ -52,6 +58,8 @@ impl Happening {
             Self::PermissionDenied => "denied",
             Self::ForceRelease => "break",
             Self::UnusedDays => "unused",
+            Self::NewRun => "run",
+            Self::SetBack => "set back",
         }
     }
 }

@@ -54,7 +54,7 @@
 //!
 //! # Stores
 //!
-//! With `--stores`, some or all masters are stores (databases or ZooKeeper). Clients use the library's real driver for
+//! With `--stores`, some or all masters are stores (databases, ZooKeeper or etcd). Clients use the library's real driver for
 //! stores (`world/session.rs`):
 //!
 //! - A commit compares the versions of several records and then writes the records.
@@ -63,6 +63,14 @@
 //! - A lagging follower may answer reads.
 //! - Wake-ups may be lost, late, or sent twice.
 //! - A store has a clock of its own, or none.
+//! - Clients notice in one of four ways that a store may have forgotten locks ([`RunRule`]): not at all, by its uptime,
+//!   by a row whose age clients count (PostgreSQL), or by the number of its latest change (etcd). The library counts the
+//!   age and compares the numbers (`quorate::node::store::LastRun`).
+//! - The last two have events of their own ([`StoreEvent`]): crashes that empty the row, promotions, old copies, emptied
+//!   tables, and snapshots.
+//!
+//! A snapshot is restored only if every client process can notice it: each has seen a later change, and none starts
+//! later. `docs/nodes.md` names the processes that do not notice a snapshot.
 //!
 //! The checkers see only the answers from stores, with one exception: they read the records to check that a released
 //! lock does not come back.
@@ -132,9 +140,9 @@ pub use run::{RunResult, run};
 pub use run_options::RunOptions;
 pub use scenario::{
     ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Promises, Refusal, Scenario, Settings,
-    Step,
+    Step, StoreEvent,
 };
 pub use seeded_bugs::Flaw;
 pub use shrink::shrink;
-pub use store_plan::StorePlan;
+pub use store_plan::{RunRule, StorePlan};
 pub use sweep::{Failure, ScenarioFamily, Summary, Sweep, first_caught};

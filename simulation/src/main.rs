@@ -14,7 +14,7 @@ usage: scripts/simulate [--seeds N] [--first N] [--threads N] [WORLDS | --bench]
        scripts/simulate --seeded-bug NAME [--harm]   prints the smallest scenario that catches the bug, and its trace;
                                                      --harm checks only the rules whose violation harms users
        QUORATE_SEED=N scripts/simulate [WORLDS]      replays one seed with its trace
-       WORLDS is one of these: --stores plays scenarios with MySQL or ZooKeeper masters, --changes plays replacements of
+       WORLDS is one of these: --stores plays scenarios with databases, ZooKeeper or etcd, --changes plays replacements of
        masters, --tries plays short processes and stores without a clock, --clocks plays restarts of masters whose clocks
        jump";
 

@@ -10,7 +10,7 @@ use crate::change_plan::{ChangePlan, ClientMasters};
 use crate::clock::MS;
 use crate::kind::Kind;
 use crate::rng::Rng;
-use crate::store_plan::StorePlan;
+use crate::store_plan::{RunRule, StorePlan};
 
 /// Everything that happens to the library in one run. Points in time are in nanoseconds of simulated time since the
 /// beginning of the run, and durations are in nanoseconds.
@@ -153,6 +153,15 @@ pub enum FaultKind {
     /// A master crashes, and restarts after `down`. If its disk is stale, the restart restores the state from the time
     /// `age` before the crash.
     Crash { master: u8, down: u64, age: u64 },
+    /// An event at a store whose run clients count, or number. The server is down for `down`, except after
+    /// [`StoreEvent::EmptiedTable`]. If the event restores an earlier state, this is the state from the time `age` before
+    /// the event.
+    StoreEvent {
+        master: u8,
+        event: StoreEvent,
+        down: u64,
+        age: u64,
+    },
     /// A master executes nothing for `lasts`, and then continues.
     Stall { master: u8, lasts: u64 },
     /// The clock of a master jumps by this many microseconds; backwards if negative.
@@ -216,6 +225,35 @@ pub enum FaultKind {
     /// A client process stops, and starts again after `down`. It then uses the masters of step `step` (see
     /// `change_plan.rs`).
     Reconfigure { client: u8, step: u8, down: u64 },
+}
+
+/// An event at a store after which the store may have forgotten locks, or seems to have forgotten them. All events except
+/// [`SetBack`](Self::SetBack) happen only to stores with [`RunRule::Counted`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreEvent {
+    /// One backend of the server crashes. All commits are kept, but the row of the run is lost. The time at which the
+    /// server was started does not change.
+    BackendCrash,
+    /// The server is stopped and started. Nothing is lost.
+    CleanRestart,
+    /// A standby is promoted that lacks the last commits, and takes the address of the server. It has no row, and was
+    /// started long ago.
+    Promotion,
+    /// The server is started with a copy of its files, which also contains the row.
+    OldCopy,
+    /// The table of records is emptied while the server runs. The records are then in another file.
+    EmptiedTable,
+    /// The server is set back to an earlier state, together with its memory: to a snapshot of its machine, or to a
+    /// snapshot of its data under the same names. The numbers of its changes fall. This happens only if every running
+    /// client process has seen a later change than the snapshot has, because no other process can notice it.
+    SetBack,
+}
+
+impl StoreEvent {
+    /// Whether commits may be lost.
+    fn loses_commits(self) -> bool {
+        !matches!(self, Self::BackendCrash | Self::CleanRestart)
+    }
 }
 
 /// The reason for which a master refuses requests.
@@ -445,6 +483,7 @@ impl Scenario {
             FaultKind::Crash { master, .. } => {
                 self.masters[usize::from(master)].disk != Disk::Always
             }
+            FaultKind::StoreEvent { event, .. } => event.loses_commits(),
             _ => false,
         });
         let all_wall_offsets = self.clients.iter().map(|client| client.wall_us);
@@ -471,10 +510,12 @@ impl Scenario {
             && max_ttl_us > TWICE_COUNTER_SLACK_US + clock_difference_us + 1_000;
         let tokens = self.settings.fencing
             && (!loses_data || has_safe_restarts && !self.has_counters_ahead())
+            && !self.has_unnoticed_set_back()
             && !self.has_brief_jump_of_a_day(TWICE_COUNTER_SLACK_US + clock_difference_us);
         Promises {
             exclusion: (!jumps || self.are_jumps_harmless() || self.jumps_while_guarded())
                 && (self.settings.guard || !loses_data)
+                && !self.has_unnoticed_set_back()
                 && !self.faults.iter().any(is_force_release),
             no_return: !jumps
                 && (self.settings.guard || !loses_data)
@@ -618,6 +659,44 @@ impl Scenario {
         let store_masters = self.masters.iter().filter_map(|plan| plan.store);
         let slowest_answer = store_masters.map(|plan| plan.timeout).max().unwrap_or(0);
         slowest_answer.max(self.settings.node_timeout)
+    }
+
+    /// Whether a store is set back while a client process may start later. Such a process has not seen a later state of
+    /// the store.
+    pub(crate) fn has_unnoticed_set_back(&self) -> bool {
+        let starts_at = |fault: &Fault| match fault.kind {
+            FaultKind::Kill { down, .. }
+            | FaultKind::UnusedDays { down, .. }
+            | FaultKind::Reconfigure { down, .. } => Some(fault.at + down),
+            _ => None,
+        };
+        let last_start = self.faults.iter().filter_map(starts_at).max();
+        let last_start = if self.one_step_per_process {
+            Some(u64::MAX)
+        } else {
+            last_start
+        };
+        self.faults.iter().any(|fault| {
+            let is_set_back = matches!(
+                fault.kind,
+                FaultKind::StoreEvent {
+                    event: StoreEvent::SetBack,
+                    ..
+                }
+            );
+            is_set_back && last_start.is_some_and(|last_start| last_start >= fault.at)
+        })
+    }
+
+    /// How long a process that takes one step stays connected at least, in nanoseconds. If clients count the age of some
+    /// store's run, this is long enough to raise this age.
+    pub(crate) fn min_connection_time(&self) -> u64 {
+        let mut store_masters = self.masters.iter().filter_map(|plan| plan.store);
+        if store_masters.any(|plan| plan.run == RunRule::Counted) {
+            (self.settings.max_ttl / 32).min(1_000 * MS) + 150 * MS
+        } else {
+            0
+        }
     }
 
     /// Whether the clock of any master jumps.

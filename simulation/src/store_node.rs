@@ -4,19 +4,29 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use quorate::Inspection;
 use quorate::node::store::{
-    Clocked, Commit, Committed, Date, Greeting, Listener, NamedRecord, Record, Session, Store,
-    StoreNode, Traits,
+    Clocked, Commit, Committed, Date, Greeting, LastRun, Listener, NamedRecord, Record,
+    SeenPosition, Session, Store, StoreNode, Traits,
 };
 use quorate::node::{
     Abilities, Answer, Context, Fault, Node, NodeName, Phase, Reply, ReplySink, Request, Scope,
-    Subscriber,
+    ServerRun, Subscriber,
 };
 use quorate::runtime::BoxFuture;
+use quorate::{Inspection, Instant};
 
-use crate::store_plan::StorePlan;
-use crate::world::{SessionAnswer, SessionRequest, Shared};
+use crate::seeded_bugs::Flaw;
+use crate::store_plan::{RunRule, StorePlan};
+use crate::world::{RowChange, RunRow, SessionAnswer, SessionRequest, Shared, StoreState};
+
+/// The age that each run has for clients with the seeded bug `NewRunTrusted`: a year.
+const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
+
+/// The number of bits of a version that contain the number of the change that made it. The bits above contain the identity
+/// of a store of [`RunRule::Numbered`].
+const CHANGE_BITS: u32 = 40;
+/// A version that no record has.
+const NEVER: u64 = u64::MAX;
 
 /// The connection of one client to a simulated store.
 struct SimStore {
@@ -25,12 +35,61 @@ struct SimStore {
     shared: Weak<Shared>,
     client: usize,
     master: usize,
+    /// The last run of the store that this process saw.
+    last_run: Arc<LastRun>,
+    /// When the process started, on its own clock.
+    started_at: Instant,
 }
 
 /// A session of a client with a simulated store. Dropping this value closes the session.
 struct SimSession {
     shared: Weak<Shared>,
     index: usize,
+    client: usize,
+    master: usize,
+    rule: RunRule,
+    last_run: Arc<LastRun>,
+    /// The id of the run in which the session began, and the file of the records at that time. `None` if clients do not
+    /// count the age of the run.
+    run: Option<(String, u32)>,
+    versions: Versions,
+}
+
+/// Converts versions of a store to those that its clients see, and back. A store that was set back gives the same versions
+/// a second time. So its versions also contain the identity that an administrator gives it, as in `nodes/etcd`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Versions {
+    /// The identity, in the bits above [`CHANGE_BITS`].
+    tag: u64,
+}
+
+impl Versions {
+    fn new(identity: u32) -> Self {
+        Self {
+            tag: u64::from(identity) << CHANGE_BITS,
+        }
+    }
+
+    /// The version that clients see; 0 if the record does not exist.
+    fn for_clients(self, version: u64) -> u64 {
+        if version == 0 { 0 } else { self.tag | version }
+    }
+
+    /// The version that the record has on the store. A version with another identity never fits.
+    fn on_store(self, version: u64) -> u64 {
+        match version {
+            0 => 0,
+            version if version >> CHANGE_BITS << CHANGE_BITS == self.tag => version ^ self.tag,
+            _ => NEVER,
+        }
+    }
+
+    fn record(self, record: Record) -> Record {
+        Record {
+            version: self.for_clients(record.version),
+            ..record
+        }
+    }
 }
 
 impl Drop for SimSession {
@@ -46,16 +105,97 @@ fn run_has_ended() -> Fault {
 }
 
 impl SimSession {
-    async fn ask(&self, question: SessionRequest) -> Result<SessionAnswer, Fault> {
-        let shared = self.shared.upgrade().ok_or_else(run_has_ended)?;
-        shared.world().send_request(self.index, question);
-        drop(shared);
+    /// Sends a request. Returns its answer, and the state of the store that the answer shows. Fails if this state shows
+    /// that the store may have forgotten records.
+    async fn ask(&self, question: SessionRequest) -> Result<(SessionAnswer, StoreState), Fault> {
+        // Read the known position before the request is sent: another session may note a higher one meanwhile.
+        let known = self.last_run.position();
+        let (answer, state) = self.ask_for_state(question).await?;
+        let flaw = self.upgraded()?.world().flaw;
+        if let Some((run, file)) = &self.run {
+            let is_same_run = *file == state.place.file
+                && state.run.as_ref() == Some(run)
+                && self.last_run.is_current(run);
+            if !is_same_run && flaw != Some(Flaw::TableUnchecked) {
+                self.upgraded()?.world().count_ended_session();
+                return Err(Fault::Disconnected("another run has begun".into()));
+            }
+        }
+        if self.rule == RunRule::Numbered {
+            let identity = identity_of(self.master, &state);
+            let is_set_back = known.is_some_and(|known| known.is_after(&identity, state.number));
+            if is_set_back && flaw != Some(Flaw::SetBackAccepted) {
+                self.upgraded()?.world().count_refused_number();
+                return Err(Fault::Server("the store was set back".into()));
+            }
+            self.meet(&identity, Duration::ZERO, state.number)?;
+        }
+        Ok((answer, state))
+    }
+
+    /// Greets the store. Returns its greeting, and its state.
+    async fn greet(&self) -> Result<(Greeting, StoreState), Fault> {
+        match self.ask(SessionRequest::Hello).await? {
+            (SessionAnswer::Hello(greeting), state) => Ok((greeting, state)),
+            _ => wrong_answer(),
+        }
+    }
+
+    async fn ask_for_state(
+        &self,
+        question: SessionRequest,
+    ) -> Result<(SessionAnswer, StoreState), Fault> {
+        self.upgraded()?.world().send_request(self.index, question);
         poll_fn(|cx| match self.shared.upgrade() {
             Some(shared) => shared.world().poll_answer(self.index, cx.waker()),
             None => std::task::Poll::Ready(Err(run_has_ended())),
         })
         .await
     }
+
+    fn upgraded(&self) -> Result<Arc<Shared>, Fault> {
+        self.shared.upgrade().ok_or_else(run_has_ended)
+    }
+
+    fn now(&self) -> Result<Instant, Fault> {
+        let shared = self.upgraded()?;
+        let world = shared.world();
+        Ok(Instant::from_nanos(
+            world.processes[self.client].clock.read(world.now),
+        ))
+    }
+
+    /// Notes the run of the store, and the number of its latest change. Returns the age of the run.
+    fn meet(&self, run: &str, aged: Duration, number: u64) -> Result<Duration, Fault> {
+        let (shared, now) = (self.upgraded()?, self.now()?);
+        let mut world = shared.world();
+        world.note_seen_number(self.client, self.master, number);
+        Ok(self.last_run.meet(now, run, aged, Some(number)))
+    }
+
+    async fn change_row(&self, change: RowChange) -> Result<RunRow, Fault> {
+        match self.ask(SessionRequest::ChangeRow(change)).await? {
+            (SessionAnswer::Row(Some(row)), _) => Ok(row),
+            _ => wrong_answer(),
+        }
+    }
+
+    /// Writes the age of the run into its row if it is due. Does not wait for the answer.
+    fn raise_age(&self) -> Result<(), Fault> {
+        let Some((run, _)) = &self.run else {
+            return Ok(());
+        };
+        if let Some(age) = self.last_run.due(self.now()?, run) {
+            let raise = SessionRequest::ChangeRow(RowChange::Raise(run.clone(), age));
+            self.upgraded()?.world().send_request(self.index, raise);
+        }
+        Ok(())
+    }
+}
+
+/// The identity of a store, which an administrator changes after the store was set back.
+fn identity_of(master: usize, state: &StoreState) -> String {
+    format!("{master}/{}", state.identity)
 }
 
 /// Returns the error for an answer that belongs to another request of the session. Such answers arrive only with the
@@ -70,17 +210,64 @@ impl SimStore {
     fn open_session(&self) -> Result<SimSession, Fault> {
         let shared = self.shared.upgrade().ok_or_else(run_has_ended)?;
         let index = shared.world().open_session(self.client, self.master);
-        let shared = self.shared.clone();
-        Ok(SimSession { shared, index })
+        Ok(self.session(index))
+    }
+
+    fn session(&self, index: usize) -> SimSession {
+        SimSession {
+            shared: self.shared.clone(),
+            index,
+            client: self.client,
+            master: self.master,
+            rule: self.plan.run,
+            last_run: self.last_run.clone(),
+            run: None,
+            versions: Versions::default(),
+        }
     }
 
     fn take_reusable_session(&self) -> Option<(SimSession, Greeting)> {
-        let shared_state = self.shared.upgrade()?;
-        let (index, greeting) = shared_state
+        let shared = self.shared.upgrade()?;
+        let (index, greeting) = shared
             .world()
             .take_reusable_session(self.client, self.master)?;
-        let shared = self.shared.clone();
-        Some((SimSession { shared, index }, greeting))
+        Some((self.session(index), greeting))
+    }
+
+    /// Begins a session with a store whose run clients count, in the steps of `nodes/postgres/src/greet.rs`.
+    async fn begin_counted(
+        &self,
+        session: &mut SimSession,
+        (greeting, state): (Greeting, StoreState),
+        known: Option<SeenPosition>,
+    ) -> Result<Greeting, Fault> {
+        let flaw = session.upgraded()?.world().flaw;
+        let mut row = session.change_row(RowChange::Insert(state.place)).await?;
+        if row.place != state.place && flaw != Some(Flaw::OldCopyTrusted) {
+            row = session.change_row(RowChange::Replace(state.place)).await?;
+            if row.place != state.place {
+                return Err(Fault::Unprepared("the row does not fit".into()));
+            }
+        }
+        let is_set_back = known.is_some_and(|known| known.is_after(&row.id, state.number));
+        if is_set_back && flaw != Some(Flaw::SetBackAccepted) {
+            row = session.change_row(RowChange::BeginAgain(row.id)).await?;
+        }
+        let aged = match flaw {
+            Some(Flaw::OwnAgeAdded) => row.aged + session.now()?.saturating_since(self.started_at),
+            _ => row.aged,
+        };
+        let age = session.meet(&row.id, aged, state.number)?;
+        let age = match flaw {
+            Some(Flaw::NewRunTrusted) => ENDLESS,
+            Some(Flaw::AgeFromServerDate) => greeting.uptime.unwrap_or_default(),
+            _ => age,
+        };
+        session.run = Some((row.id.clone(), state.place.file));
+        let run = ServerRun::new(row.id);
+        Ok(Greeting::new(run)
+            .server(format!("store {}", self.master))
+            .uptime(age))
     }
 }
 
@@ -104,10 +291,15 @@ impl Store for SimStore {
         let traits = default_traits
             .lanes(sessions.into())
             .batch(commits_per_request.into());
-        if sends_wakes {
+        let traits = if sends_wakes {
             traits
         } else {
             traits.without_wakes()
+        };
+        if self.plan.run == RunRule::Counted {
+            traits.counts_age()
+        } else {
+            traits
         }
     }
 
@@ -115,11 +307,24 @@ impl Store for SimStore {
         if let Some(pooled) = self.take_reusable_session() {
             return Ok(pooled);
         }
-        let session = self.open_session()?;
-        match session.ask(SessionRequest::Hello).await? {
-            SessionAnswer::Hello(greeting) => Ok((session, greeting)),
-            _ => wrong_answer(),
-        }
+        let mut session = self.open_session()?;
+        let known = self.last_run.position();
+        let (greeting, state) = session.greet().await?;
+        let greeting = match self.plan.run {
+            RunRule::Durable | RunRule::Uptime => greeting,
+            RunRule::Counted => {
+                let greeted = (greeting, state);
+                self.begin_counted(&mut session, greeted, known).await?
+            }
+            RunRule::Numbered => {
+                if session.upgraded()?.world().flaw != Some(Flaw::VersionsWithoutIdentity) {
+                    session.versions = Versions::new(state.identity);
+                }
+                let identity = identity_of(self.master, &state);
+                Greeting::new(ServerRun::new(identity.clone())).server(format!("store {identity}"))
+            }
+        };
+        Ok((session, greeting))
     }
 
     async fn listen(&self, process: Arc<str>) -> Result<SimSession, Fault> {
@@ -135,22 +340,53 @@ impl Store for SimStore {
 
 impl Session for SimSession {
     async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
-        match self.ask(SessionRequest::Load(names.to_vec())).await? {
-            SessionAnswer::Loaded(loaded) => Ok(loaded),
+        let (answer, _) = self.ask(SessionRequest::Load(names.to_vec())).await?;
+        self.raise_age()?;
+        match answer {
+            SessionAnswer::Loaded(loaded) => Ok(Clocked {
+                what: loaded
+                    .what
+                    .into_iter()
+                    .map(|record| self.versions.record(record))
+                    .collect(),
+                clock: loaded.clock,
+            }),
             _ => wrong_answer(),
         }
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
-        match self.ask(SessionRequest::Commit(commits.to_vec())).await? {
-            SessionAnswer::Committed(committed) => Ok(committed),
+        let mut commits = commits.to_vec();
+        for change in commits.iter_mut().flat_map(|commit| &mut commit.changes) {
+            change.version = self.versions.on_store(change.version);
+        }
+        let (answer, _) = self.ask(SessionRequest::Commit(commits)).await?;
+        self.raise_age()?;
+        match answer {
+            SessionAnswer::Committed(mut committed) => {
+                for committed in &mut committed.what {
+                    if let Committed::Done(versions) = committed {
+                        for version in versions {
+                            *version = self.versions.for_clients(*version);
+                        }
+                    }
+                }
+                Ok(committed)
+            }
             _ => wrong_answer(),
         }
     }
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
         match self.ask(SessionRequest::Page(from, count)).await? {
-            SessionAnswer::Paged(paged) => Ok(paged),
+            (SessionAnswer::Paged(paged), _) => Ok(Clocked {
+                what: paged
+                    .what
+                    .into_iter()
+                    .map(|(name, record)| (name, self.versions.record(record)))
+                    .collect(),
+                clock: paged.clock,
+            }),
             _ => wrong_answer(),
         }
     }
@@ -160,8 +396,11 @@ impl Session for SimSession {
     }
 
     async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
-        match self.ask(SessionRequest::Remove(records.to_vec())).await? {
-            SessionAnswer::Removed => Ok(()),
+        let removal =
+            |(name, version): &(Arc<[u8]>, u64)| (name.clone(), self.versions.on_store(*version));
+        let removals = records.iter().map(removal).collect();
+        match self.ask(SessionRequest::Remove(removals)).await? {
+            (SessionAnswer::Removed, _) => Ok(()),
             _ => wrong_answer(),
         }
     }
@@ -193,6 +432,11 @@ impl WatchedStore {
         shared: &Arc<Shared>,
         (client, master, link): (usize, usize, usize),
     ) -> Self {
+        let started_at = {
+            let mut world = shared.world();
+            world.forget_seen_number(client, master);
+            Instant::from_nanos(world.processes[client].clock.read(world.now))
+        };
         let shared = Arc::downgrade(shared);
         let store = SimStore {
             name: NodeName::new(name),
@@ -200,6 +444,8 @@ impl WatchedStore {
             shared: shared.clone(),
             client,
             master,
+            last_run: Arc::default(),
+            started_at,
         };
         Self {
             inner: StoreNode::new(store),
@@ -239,6 +485,7 @@ impl Node for WatchedStore {
         };
         let reporting_reply = ReportingReply {
             shared: self.shared.clone(),
+            sent_at: shared.now(),
             client: self.client,
             master: self.master,
             request: request.clone(),
@@ -264,6 +511,8 @@ impl Node for WatchedStore {
 /// Receives the answer to a request, reports it to the checkers, and then passes it to the library.
 struct ReportingReply {
     shared: Weak<Shared>,
+    /// The true time at which the client sent the request, in nanoseconds.
+    sent_at: u64,
     client: usize,
     master: usize,
     request: Request,
@@ -275,7 +524,7 @@ impl ReplySink for ReportingReply {
         if let Some(shared) = self.shared.upgrade() {
             shared
                 .world()
-                .report_store_answer(self.master, &self.request, &answer);
+                .report_store_answer(self.master, (&self.request, self.sent_at), &answer);
         }
         let reply = self
             .reply

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::checks::{Healing, JudgedCases, Lateness, RULES, STORE_RULE, Violation};
+use crate::checks::{Healing, JudgedCases, Lateness, RULES, STORE_RULES, Violation};
 use crate::coverage::Coverage;
 use crate::crossings::Crossings;
 use crate::run::RunResult;
@@ -144,9 +144,9 @@ impl Summary {
             .max_by_key(rank);
     }
 
-    /// Whether the rule can be checked in these runs. The rule about stores needs a run with stores.
+    /// Whether the rule can be checked in these runs. The rules about stores need a run with stores.
     fn can_judge(&self, rule: &str) -> bool {
-        rule != STORE_RULE || self.coverage.sessions > 0
+        !STORE_RULES.contains(&rule) || self.coverage.sessions > 0
     }
 
     /// Returns the names of the rules that could be checked in these runs, but checked no case.

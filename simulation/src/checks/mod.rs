@@ -77,8 +77,11 @@ pub const HARMFUL_RULES: [&str; 9] = [
     "time goes on",
 ];
 
-/// The name of the rule that is checked only on stores (databases or ZooKeeper).
-pub(crate) const STORE_RULE: &str = <stays_released::StaysReleased as Check>::RULE;
+/// The names of the rules that are checked only on stores (databases, ZooKeeper or etcd).
+pub(crate) const STORE_RULES: [&str; 2] = [
+    <stays_released::StaysReleased as Check>::RULE,
+    <guard::StoreGuard as Check>::RULE,
+];
 
 /// The time of an event and the state of the clients, which every checker may read.
 pub(crate) struct Moment<'a> {
@@ -179,6 +182,7 @@ checkers! {
     idle_permit: idle_permit::IdlePermit,
     foreign_keys: foreign_keys::ForeignKeys,
     stays_released: stays_released::StaysReleased,
+    store_guard: guard::StoreGuard,
 }
 
 impl Checkers {

@@ -3,7 +3,7 @@
 
 use super::{MS, Rng, Scenario};
 use crate::scenario::Disk;
-use crate::store_plan::StorePlan;
+use crate::store_plan::{RunRule, StorePlan};
 
 /// The properties of the stores in a scenario: how many masters are stores, and which faults the stores may have.
 #[derive(Clone, Copy)]
@@ -37,7 +37,14 @@ impl StoreTraits {
         }
     }
 
-    pub(super) fn plan(self, rng: &mut Rng, scenario: &Scenario, disk: &mut Disk) -> StorePlan {
+    /// Draws the plan of the master with this index as a store.
+    pub(super) fn plan(
+        self,
+        rng: &mut Rng,
+        scenario: &Scenario,
+        master: usize,
+        disk: &mut Disk,
+    ) -> StorePlan {
         let clocked = rng.below(100) < self.clocked_percent;
         if !clocked && !self.may_forget {
             *disk = Disk::Always;
@@ -49,11 +56,21 @@ impl StoreTraits {
         };
         StorePlan {
             clocked,
+            // The stores with an odd index give no dates, so that the runs contain stores without a date.
+            date_grain: if !clocked && master.is_multiple_of(2) {
+                MS
+            } else {
+                0
+            },
             timeout: (settings.node_timeout * rng.pick(&[1, 2, 2, 2])).min(longest_timeout),
             sessions: rng.pick(if clocked { &[1, 2, 4] } else { &[1, 1, 2] }),
             commits_per_request: rng.pick(&[1, 2, 8]),
             sends_wakes: !rng.chance(150_000),
-            durable: *disk == Disk::Always && rng.chance(600_000),
+            run: if *disk == Disk::Always && rng.chance(600_000) {
+                RunRule::Durable
+            } else {
+                RunRule::Uptime
+            },
             wakes_name_no_lock: rng.chance(300_000),
             lagging_reads_ppm: if clocked {
                 0
@@ -61,6 +78,7 @@ impl StoreTraits {
                 draw_ppm(rng, self.may_lag, 500_000)
             },
             disturbed_wakes_ppm: draw_ppm(rng, self.may_lose_wakes, 300_000),
+            repeats_wakes: true,
             delayed_commits_ppm: draw_ppm(rng, self.may_delay_commits, 60_000),
             longest_commit_delay: rng.range(1, 2 * settings.ttl / MS) * MS,
         }
@@ -78,12 +96,17 @@ impl Scenario {
             let is_store = rng.below(100) < store_traits.stores_percent;
             if is_store || master == certain_store {
                 let mut disk = scenario.masters[master].disk;
-                let plan = store_traits.plan(rng, &scenario, &mut disk);
+                let plan = store_traits.plan(rng, &scenario, master, &mut disk);
                 scenario.masters[master].disk = disk;
                 scenario.masters[master].store = Some(plan);
             }
         }
         scenario.set_wrong_dates(&mut Rng::stream(seed, 13));
+        let rng = &mut Rng::stream(seed, 18);
+        scenario.draw_run_rules(rng);
+        scenario.refuse_rare_kinds(rng);
+        scenario.add_store_events(rng);
+        scenario.set_store_back(rng);
         scenario
     }
 }

@@ -4,6 +4,7 @@
 use super::stores::StoreTraits;
 use super::{Fault, FaultKind, MS, Rng, Scenario};
 use crate::scenario::{Disk, LARGEST_RIGHT_OFFSET_US};
+use crate::store_plan::RunRule;
 
 /// By how many microseconds a wrong clock is ahead or behind: 3 s or an hour. Different clocks are often wrong by the
 /// same time.
@@ -26,10 +27,14 @@ impl Scenario {
         for master in 0..usize::from(masters) {
             if master == 0 || rng.below(100) < store_traits.stores_percent {
                 let mut disk = Disk::Always;
-                let mut plan = store_traits.plan(rng, &scenario, &mut disk);
-                plan.clocked &= master > 0;
+                let mut plan = store_traits.plan(rng, &scenario, master, &mut disk);
+                if master == 0 {
+                    (plan.clocked, plan.date_grain) = (false, MS);
+                }
                 // The clock of a store without a clock may jump, and must then not decide how long the store has run.
-                plan.durable |= !plan.clocked;
+                if !plan.clocked {
+                    plan.run = RunRule::Durable;
+                }
                 scenario.masters[master].disk = disk;
                 scenario.masters[master].store = Some(plan);
             }
@@ -37,6 +42,9 @@ impl Scenario {
         scenario.shorten_waits(rng);
         scenario.kill_clients(rng);
         scenario.set_clocks(rng);
+        let rng = &mut Rng::stream(seed, 18);
+        scenario.draw_run_rules(rng);
+        scenario.add_store_events(rng);
         scenario.faults.sort_by_key(|fault| fault.at);
         scenario
     }

@@ -191,6 +191,21 @@ pub enum Flaw {
     /// A client reuses a session after a request without an answer. When the late answer arrives, the client takes it
     /// for the answer to its next request.
     KeptSession,
+    /// A client that meets a run of a store for the first time trusts it at once.
+    NewRunTrusted,
+    /// A client adds the time since its own start to the age of a store's run.
+    OwnAgeAdded,
+    /// A client takes the time since the start of a store's server, by the server's wall clock, for the age of the run.
+    AgeFromServerDate,
+    /// A client uses the row of a store's run, although the server was started at another time, or its records are in
+    /// another file.
+    OldCopyTrusted,
+    /// A session notices neither that the table of records was emptied, nor that another run has begun.
+    TableUnchecked,
+    /// A client accepts a lower number of the latest change than it has seen.
+    SetBackAccepted,
+    /// The versions of a restored store do not contain the identity that an administrator gave it after the restore.
+    VersionsWithoutIdentity,
     /// Clients that use the old and the new masters need a majority of the union, instead of a majority of each set.
     JointUnion,
     /// Clients that use the old and the new masters need only a majority of the old masters.
@@ -265,8 +280,8 @@ impl Flaw {
     ///
     /// - the bugs in [`STORE_BUGS`](Self::STORE_BUGS), [`CHANGE_BUGS`](Self::CHANGE_BUGS) and
     ///   [`CLOCK_BUGS`](Self::CLOCK_BUGS);
-    /// - `ConfirmAnyKey`, `LateRefill` and `WriteElsewhere`, which only hand-written scenarios reveal
-    ///   (`tests/all/kinds.rs`, `tests/all/values.rs`).
+    /// - `ConfirmAnyKey`, `LateRefill`, `WriteElsewhere` and `VersionsWithoutIdentity`, which only hand-written scenarios reveal
+    ///   (`tests/all/kinds.rs`, `tests/all/values.rs`, `tests/all/stores.rs`).
     pub const REDIS_BUGS: [Self; 59] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
@@ -330,7 +345,7 @@ impl Flaw {
     ];
 
     /// The seeded bugs in stores. Only scenarios with stores can reveal them.
-    pub const STORE_BUGS: [Self; 7] = [
+    pub const STORE_BUGS: [Self; 13] = [
         Self::VersionsAgain,
         Self::SessionIsLease,
         Self::EarlyEnd,
@@ -338,6 +353,12 @@ impl Flaw {
         Self::StoreGuardOff,
         Self::NoSlack,
         Self::KeptSession,
+        Self::NewRunTrusted,
+        Self::OwnAgeAdded,
+        Self::AgeFromServerDate,
+        Self::OldCopyTrusted,
+        Self::TableUnchecked,
+        Self::SetBackAccepted,
     ];
 
     /// The seeded bugs in the rule by which a new process judges the age of a lease. Only scenarios with stores without
@@ -356,7 +377,7 @@ impl Flaw {
 
     /// Whether this bug concerns stores.
     pub fn is_of_stores(self) -> bool {
-        Self::STORE_BUGS.contains(&self)
+        Self::STORE_BUGS.contains(&self) || self == Self::VersionsWithoutIdentity
     }
 
     /// The flaw in the library's driver for stores; `None` if this bug is elsewhere.
@@ -466,6 +487,13 @@ impl Flaw {
             Self::WallAlone => "wall-alone",
             Self::AnyEra => "any-era",
             Self::NoSightings => "no-sightings",
+            Self::NewRunTrusted => "new-run-trusted",
+            Self::OwnAgeAdded => "own-age-added",
+            Self::AgeFromServerDate => "age-from-server-date",
+            Self::OldCopyTrusted => "old-copy-trusted",
+            Self::TableUnchecked => "table-unchecked",
+            Self::SetBackAccepted => "set-back-accepted",
+            Self::VersionsWithoutIdentity => "versions-without-identity",
             _ => "kept-session",
         }
     }
@@ -484,6 +512,7 @@ impl Flaw {
                 Self::SoundRegister,
                 Self::LateRefill,
                 Self::WriteElsewhere,
+                Self::VersionsWithoutIdentity,
             ]);
         bugs.find(|flaw| flaw.name() == name)
     }

@@ -38,6 +38,8 @@ pub(crate) enum Event {
     ForceReleaseStep(u32),
     /// A master that has crashed restarts.
     MasterRestarts(u8),
+    /// An administrator gives another identity to a store that was set back.
+    StoreRepaired(u8),
     /// The state of a master is saved to its disk. If the disk is stale, the next restart restores this state.
     DiskSnapshot(u8),
     /// Another program removes the foreign value that it has stored under a lock key.

@@ -22,6 +22,12 @@ impl World {
         let now = self.now;
         match fault.kind {
             FaultKind::Crash { master, down, .. } => self.crash(master.into(), down),
+            FaultKind::StoreEvent {
+                master,
+                event,
+                down,
+                ..
+            } => self.begin_store_event(master.into(), event, down),
             FaultKind::Stall { master, lasts } => {
                 let master = &mut self.masters[usize::from(master)];
                 master.stalled_until = master.stalled_until.max(now + lasts);
@@ -119,7 +125,7 @@ impl World {
 
     fn change_leader(&mut self, master: usize, by_us: i64) {
         let plan = self.scenario.masters[master].store;
-        let gives_dates = plan.is_some_and(|plan| !plan.clocked && master.is_multiple_of(2));
+        let gives_dates = plan.is_some_and(|plan| plan.date_grain > 0);
         self.observer.coverage.elections += u64::from(gives_dates && self.masters[master].up);
         self.masters[master].leaders += 1;
         self.move_clock(master, by_us * 1_000);

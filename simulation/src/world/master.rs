@@ -12,7 +12,7 @@ use crate::clock::{Clock, EPOCH_US, RUN_START};
 use crate::facts::{Fact, LockState, Member, Verb, short_hex};
 use crate::happening::Happening;
 use crate::locker::{PLACES, is_semaphore_queue, key_of_place, place_of_key};
-use crate::scenario::{Disk, MasterPlan, Refusal};
+use crate::scenario::{Disk, MasterPlan, Refusal, StoreEvent};
 use crate::seeded_bugs::{Flaw, WrongScripts, execute_note_wrongly, execute_value_wrongly};
 
 pub(crate) struct SimMaster {
@@ -27,8 +27,14 @@ pub(crate) struct SimMaster {
     /// The number of restarts of the server process. The run id contains this number.
     pub(crate) restarts: u32,
     pub(crate) up: bool,
+    /// The event that has stopped this master, if it is a store and stopped for another reason than a crash.
+    pub(super) event: Option<StoreEvent>,
+    /// A number that an administrator changes after the store was set back.
+    pub(super) identity: u32,
+    /// The number of runs that clients of the store have begun.
+    pub(super) runs: u32,
     /// The reading of the master's clock when the server started, in microseconds.
-    started_us: u64,
+    pub(super) started_us: u64,
     pub(crate) stalled_until: u64,
     /// The true time until which the master refuses lock requests, and the reason; `None` if it has never refused
     /// requests.
@@ -63,6 +69,9 @@ impl SimMaster {
             leaders: 1,
             restarts: 0,
             up: true,
+            event: None,
+            identity: 0,
+            runs: 0,
             // At the beginning of a run the server has been running for a day.
             started_us: first_reading_us / 1_000 - 86_400_000_000,
             stalled_until: 0,
@@ -485,6 +494,11 @@ impl World {
             return;
         }
         self.observer.coverage.crashes += 1;
+        self.stop(index, down);
+    }
+
+    /// Stops a server, and starts it again after `down` nanoseconds.
+    pub(super) fn stop(&mut self, index: usize, down: u64) {
         self.masters[index].up = false;
         self.break_all_connections(index, false);
         self.break_all_sessions(index, false);
@@ -494,6 +508,9 @@ impl World {
     pub(super) fn restart(&mut self, index: usize) {
         if self.masters[index].retired {
             return;
+        }
+        if let Some(event) = self.masters[index].event.take() {
+            return self.restart_after_event(index, event);
         }
         let now = self.now;
         let marker_before = self.marker_number(index);
@@ -508,6 +525,7 @@ impl World {
             Disk::Stale => self.stores[index].restore_from(self.store_disks[index].clone()),
             Disk::Always => {}
         }
+        self.crash_counted_store(index);
         let master = &mut self.masters[index];
         master.leaders += 1;
         master.record_all_lock_states(now);

@@ -20,12 +20,14 @@ mod observer;
 mod orders;
 mod records;
 mod register;
+mod run_row;
 mod server;
 mod session;
 mod store;
+mod store_run;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashSet, VecDeque};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -45,6 +47,7 @@ pub(crate) use observer::RunObserver;
 use orders::OperatorOrder;
 pub(crate) use orders::{OrderKind, OrderReply};
 use records::Records;
+pub(crate) use run_row::{RowChange, RunRow, StoreState};
 use session::{PendingRequest, Session};
 pub(crate) use session::{SessionAnswer, SessionRequest};
 use store::{StoreConnection, StoreForceRelease};
@@ -277,6 +280,8 @@ pub(crate) struct World {
     stores: Vec<Records>,
     /// For each master that is a store: the records that a stale disk restores at the next restart.
     store_disks: Vec<Records>,
+    /// For each client process and each store: the number of the latest change that the process has seen.
+    seen_numbers: HashMap<(usize, usize), u64>,
     sessions: Vec<Session>,
     pending_requests: Vec<Option<PendingRequest>>,
     /// For the seeded bug `KeptSession`: the indexes of the sessions with unread answers that clients will reuse.
@@ -360,6 +365,7 @@ impl World {
             masters: all_masters.map(SimMaster::new).collect(),
             stores: vec![Records::default(); scenario.masters.len()],
             store_disks: vec![Records::default(); scenario.masters.len()],
+            seen_numbers: HashMap::new(),
             sessions: Vec::new(),
             pending_requests: Vec::new(),
             reusable_sessions: Vec::new(),
@@ -392,6 +398,7 @@ impl World {
         };
         world.schedule_faults();
         world.write_initial_markers();
+        world.write_initial_rows();
         world
     }
 
@@ -400,7 +407,9 @@ impl World {
         let scenario = self.scenario.clone();
         for (index, fault) in scenario.faults.iter().enumerate() {
             let at = RUN_START + fault.at;
-            if let FaultKind::Crash { master, age, .. } = fault.kind {
+            if let FaultKind::Crash { master, age, .. }
+            | FaultKind::StoreEvent { master, age, .. } = fault.kind
+            {
                 self.schedule(
                     at.saturating_sub(age).max(RUN_START),
                     Event::DiskSnapshot(master),
@@ -515,6 +524,7 @@ impl World {
                 return self.deliver_wake_up(to_index(session));
             }
             Event::MasterRestarts(master) => self.restart(master.into()),
+            Event::StoreRepaired(master) => self.repair_store(master.into()),
             Event::DiskSnapshot(master) => self.snapshot(master.into()),
             Event::ForeignKeyRemoved { master, resource } => {
                 self.remove_foreign_key(master, resource);

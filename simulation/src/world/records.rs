@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use quorate::node::store::{Commit, Committed, NamedRecord, Record};
 
+use super::run_row::RunRow;
 use crate::seeded_bugs::Flaw;
 
 /// How many states are kept for each record: the current state and three earlier ones. A lagging follower can return an
@@ -54,6 +55,10 @@ pub(super) struct Records {
     histories: BTreeMap<Vec<u8>, RecordHistory>,
     /// The sequence number of the latest change of any record of this store. The numbers continue after a restart.
     last_change: u64,
+    /// The number of the file that contains the records. It changes when the table of records is emptied.
+    pub(super) file: u32,
+    /// The row of the current run, which the server keeps next to the records; `None` if it has none.
+    pub(super) run: Option<RunRow>,
 }
 
 impl Records {
@@ -145,11 +150,15 @@ impl Records {
     }
 
     /// Simulates a restart with an outdated disk: replaces all records by the records of `disk`. Sequence numbers of
-    /// changes continue, so that no number is used twice.
+    /// changes continue, so that no number is used twice. The file and the row of the run stay.
     pub(super) fn restore_from(&mut self, disk: Self) {
-        let last_change = self.last_change;
-        *self = disk;
-        self.last_change = last_change;
+        self.histories = disk.histories;
+    }
+
+    /// Simulates a table that is emptied: removes all records. The records are then in another file.
+    pub(super) fn empty(&mut self) {
+        self.histories.clear();
+        self.file += 1;
     }
 
     /// For a seeded bug: removes each record that was last written by the session `writer`.

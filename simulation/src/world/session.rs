@@ -12,15 +12,18 @@ use quorate::node::{Fault, ServerRun};
 
 use super::master::{SimMaster, run_id};
 use super::net::{Direction, PacketRoute};
+use super::run_row::{RowChange, RunRow, StoreState};
 use super::{Event, UnlockedWork, World};
-use crate::clock::MS;
 use crate::rng::Rng;
 use crate::scenario::Refusal;
 use crate::seeded_bugs::Flaw;
+use crate::store_plan::RunRule;
 
 /// A request that a client makes in a session.
 pub(crate) enum SessionRequest {
     Hello,
+    /// Reads or changes the row of the run of the store.
+    ChangeRow(RowChange),
     /// Subscribes to the wake-up messages for the client process with this id.
     Listen(Arc<str>),
     Load(Vec<Arc<[u8]>>),
@@ -29,10 +32,23 @@ pub(crate) enum SessionRequest {
     Remove(Vec<(Arc<[u8]>, u64)>),
 }
 
+impl SessionRequest {
+    /// Whether the request begins a session.
+    fn is_greeting(&self) -> bool {
+        matches!(self, Self::Hello | Self::Listen(_))
+    }
+
+    /// Whether the client does not wait for the answer.
+    fn is_silent(&self) -> bool {
+        matches!(self, Self::ChangeRow(RowChange::Raise(..)))
+    }
+}
+
 /// The answer to a request in a session.
 #[derive(Clone)]
 pub(crate) enum SessionAnswer {
     Hello(Greeting),
+    Row(Option<RunRow>),
     Listens,
     Loaded(Clocked<Vec<Record>>),
     Committed(Clocked<Vec<Committed>>),
@@ -56,6 +72,8 @@ pub(crate) struct PendingRequest {
     /// How many of the request's commits the server executes. If the session breaks, this can be fewer than all.
     commit_limit: usize,
     answer: Option<Result<SessionAnswer, Fault>>,
+    /// The state of the store after the request was executed.
+    state: StoreState,
     /// Whether the answer has reached the client.
     is_delivered: bool,
 }
@@ -143,6 +161,7 @@ impl World {
 
     pub(crate) fn send_request(&mut self, session: usize, request: SessionRequest) {
         let pending = self.pending_requests.len();
+        let is_silent = request.is_silent();
         let commit_limit = match &request {
             SessionRequest::Commit(commits) => commits.len(),
             _ => 0,
@@ -156,9 +175,12 @@ impl World {
             clock_before_wait: None,
             commit_limit,
             answer: None,
+            state: StoreState::default(),
             is_delivered: false,
         }));
-        self.sessions[session].unanswered.push_back(pending);
+        if !is_silent {
+            self.sessions[session].unanswered.push_back(pending);
+        }
         let arrival = self.draw_session_arrival(session, Direction::ToMaster);
         let pending = pending as u32;
         self.schedule(arrival, Event::RequestReachesStore { request: pending });
@@ -168,13 +190,13 @@ impl World {
         }
     }
 
-    /// Returns the answer to the oldest request of this session that the client has not read yet. Registers `waker` if
-    /// the answer has not arrived.
+    /// Returns the answer to the oldest request of this session that the client has not read yet, and the state of the
+    /// store that the answer shows. Registers `waker` if the answer has not arrived.
     pub(crate) fn poll_answer(
         &mut self,
         session: usize,
         waker: &Waker,
-    ) -> Poll<Result<SessionAnswer, Fault>> {
+    ) -> Poll<Result<(SessionAnswer, StoreState), Fault>> {
         let state = &mut self.sessions[session];
         if state.is_loss_reported {
             return Poll::Ready(Err(session_lost()));
@@ -184,7 +206,12 @@ impl World {
         if pending.is_some_and(|pending| pending.is_delivered) {
             state.unanswered.pop_front();
             let pending = oldest.and_then(|oldest| self.pending_requests[oldest].take());
-            let answer = pending.and_then(|pending| pending.answer);
+            let answer = pending.and_then(|pending| {
+                let state = pending.state;
+                pending
+                    .answer
+                    .map(|answer| answer.map(|answer| (answer, state)))
+            });
             return Poll::Ready(answer.unwrap_or_else(|| Err(session_lost())));
         }
         state.waker = Some(waker.clone());
@@ -345,10 +372,7 @@ impl World {
         };
         let session = pending.session;
         let state = &self.sessions[session];
-        let is_greeting = matches!(
-            pending.request,
-            SessionRequest::Hello | SessionRequest::Listen(_)
-        );
+        let is_greeting = pending.request.is_greeting();
         let master = &self.masters[state.master];
         let (up, restarts, stalled_until) = (master.up, master.restarts, master.stalled_until);
         if !is_greeting && (!state.is_server_open || state.restarts != restarts || !up) {
@@ -372,13 +396,14 @@ impl World {
         } else {
             Err(Fault::Down("connection refused".into()))
         };
+        let state = self.store_state(self.sessions[session].master);
         let Some(pending) = self.pending_requests[index].as_mut() else {
             return;
         };
         pending.is_executed = true;
-        pending.answer = Some(answer);
-        if !self.sessions[session].is_client_open {
-            // The client has dropped the session and does not wait for the answer, so the answer is dropped.
+        (pending.answer, pending.state) = (Some(answer), state);
+        if !self.sessions[session].is_client_open || pending.request.is_silent() {
+            // The client has dropped the session, or does not wait for the answer. So the answer is dropped.
             self.pending_requests[index] = None;
             return;
         }
@@ -421,11 +446,9 @@ impl World {
         let refusal = self.masters[master]
             .refusal
             .filter(|(until, _)| self.now < *until);
-        // A server that refuses requests still answers `Hello` and `Listen`, so clients can connect.
-        let is_greeting = matches!(
-            pending.request,
-            SessionRequest::Hello | SessionRequest::Listen(_)
-        );
+        // A server that refuses requests still lets clients connect.
+        let is_greeting = pending.request.is_greeting()
+            || matches!(pending.request, SessionRequest::ChangeRow(_));
         let answer = match refusal {
             Some((_, refusal)) if !is_greeting => {
                 self.observer.coverage.refusals += 1;
@@ -484,11 +507,18 @@ impl World {
                 self.sessions[session].last_date = self.date(master);
                 SessionAnswer::Hello(self.greeting(master))
             }
+            SessionRequest::ChangeRow(change) => {
+                SessionAnswer::Row(self.change_row(master, change))
+            }
             SessionRequest::Listen(process) => {
                 self.sessions[session].listening_process = Some(process.clone());
                 SessionAnswer::Listens
             }
             SessionRequest::Load(names) => {
+                if plan.run == RunRule::Numbered {
+                    // Each answer has a date.
+                    self.sessions[session].last_date = self.date(master);
+                }
                 let result = self.read_records(session, names, plan.lagging_reads_ppm);
                 SessionAnswer::Loaded(Clocked {
                     what: result,
@@ -529,27 +559,28 @@ impl World {
         result
     }
 
-    /// Returns the date that the store gave to the last change of this session.
+    /// Returns the latest date that the store gave to this session.
     pub(crate) fn date_of(&self, session: usize) -> Option<Date> {
         self.sessions[session].last_date
     }
 
-    /// Returns the date that a store gives to a change now, in whole milliseconds. `None` for stores that report their
-    /// clock in each answer. Also `None` for stores with an odd index, so that the runs contain stores without a date.
+    /// Returns the date that a store gives to a change now, rounded down. `None` for stores that report their clock in
+    /// each answer, and for stores without dates.
     fn date(&self, master: usize) -> Option<Date> {
         let plan = self.scenario.masters[master].store?;
-        let has_dates = !plan.clocked && master.is_multiple_of(2);
+        let grain = plan.date_grain;
         let SimMaster { clock, leaders, .. } = &self.masters[master];
-        has_dates.then(|| Date::new(clock.read(self.now) / MS * 1_000, *leaders))
+        (grain > 0).then(|| {
+            let date_us = clock.read(self.now) / grain.max(1) * grain / 1_000;
+            Date::new(date_us, *leaders).grain(Duration::from_nanos(grain))
+        })
     }
 
     fn greeting(&self, master: usize) -> Greeting {
         let run = ServerRun::new(run_id(master, self.masters[master].restarts));
         let greeting = Greeting::new(run).server(format!("store {master}"));
-        let is_durable = self.scenario.masters[master]
-            .store
-            .is_some_and(|plan| plan.durable);
-        if is_durable {
+        let plan = self.scenario.masters[master].store;
+        if plan.is_some_and(|plan| plan.run == RunRule::Durable) {
             return greeting;
         }
         let uptime = u64::try_from(self.uptime(master)).unwrap_or(0);
@@ -632,10 +663,11 @@ impl World {
         };
         for session in listening_sessions {
             let state = &mut self.sessions[session];
+            let disturbances = if plan.repeats_wakes { 3 } else { 1 };
             let disturbance = state
                 .rng
                 .chance(plan.disturbed_wakes_ppm)
-                .then(|| state.rng.below(3));
+                .then(|| state.rng.below(disturbances));
             let (copies, delay) = match disturbance {
                 Some(0) => (0, 0),
                 Some(1) => (2, 0),

@@ -184,11 +184,17 @@ impl World {
     pub(crate) fn report_store_answer(
         &mut self,
         master: usize,
-        request: &Request,
+        (request, sent_at): (&Request, u64),
         answer: &Result<Answer, Fault>,
     ) {
         let now = self.now;
         self.trace_store_answer(master, request, answer);
+        let fact = Fact::StoreAnswered {
+            master,
+            sent_at,
+            answer,
+        };
+        self.observer.report_fact(now, &fact);
         match (request, answer) {
             (Request::Acquire { claim, .. }, Ok(Answer::Refused { line: Some(_), .. })) => {
                 let has_left =
@@ -253,6 +259,12 @@ impl World {
             let key = String::from_utf8_lossy(key);
             format!("store {master} answers {verb} of {value} on {key}: {answer:?}")
         });
+    }
+
+    /// Called when a store has lost its records without a restart. The client processes may then write values again that
+    /// the store has reported as released.
+    pub(super) fn forget_released_values(&mut self, master: usize) {
+        self.released_values.retain(|(of, _)| *of != master);
     }
 
     /// Called when a record in a store changes from `before` to `state`. If the change adds a lock value whose release

@@ -5,7 +5,7 @@ use crate::support::{CROSSINGS, sweep};
 use quorate_simulation::{Crossings, Happening, LOCK_OR_VALUE_KINDS, Masters, ScenarioFamily};
 
 /// The combinations that no run covers. The text in each row is the reason.
-const NEVER_TESTED: [(Masters, &[&str], Happening, &str); 2] = [
+const NEVER_TESTED: [(Masters, &[&str], Happening, &str); 4] = [
     (
         Masters::Clocked,
         &LOCK_OR_VALUE_KINDS,
@@ -17,6 +17,18 @@ const NEVER_TESTED: [(Masters, &[&str], Happening, &str); 2] = [
         &LOCK_OR_VALUE_KINDS,
         Happening::MastersChanged,
         "stores cannot be replaced, because a store keeps no generation marker",
+    ),
+    (
+        Masters::Redis,
+        &LOCK_OR_VALUE_KINDS,
+        Happening::NewRun,
+        "only stores have a row of their run",
+    ),
+    (
+        Masters::Redis,
+        &LOCK_OR_VALUE_KINDS,
+        Happening::SetBack,
+        "only stores number their changes",
     ),
 ];
 

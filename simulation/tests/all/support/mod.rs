@@ -1,6 +1,29 @@
 //! Helpers for playing many seeds.
 
-use quorate_simulation::{Flaw, ScenarioFamily, Summary, Sweep, first_caught};
+use quorate_simulation::{Flaw, RunRule, ScenarioFamily, StorePlan, Summary, Sweep, first_caught};
+
+/// One millisecond in nanoseconds.
+pub(crate) const MS: u64 = 1_000_000;
+
+/// The plan of a store without faults that are random.
+pub(crate) fn quiet_store(run: RunRule) -> StorePlan {
+    let clocked = run == RunRule::Counted;
+    StorePlan {
+        clocked,
+        date_grain: if clocked { 0 } else { 1_000 * MS },
+        timeout: 100 * MS,
+        sessions: 2,
+        commits_per_request: 2,
+        sends_wakes: true,
+        run,
+        wakes_name_no_lock: false,
+        lagging_reads_ppm: 0,
+        disturbed_wakes_ppm: 0,
+        repeats_wakes: false,
+        delayed_commits_ppm: 0,
+        longest_commit_delay: MS,
+    }
+}
 
 /// How many seeds the tests of one family of scenarios run.
 pub(crate) struct Seeds {
