@@ -3,8 +3,10 @@
 //!
 //! The environment variable `QUORATE_SEEDS` overrides the number of seeds that the tests play.
 
-use crate::support::{TRIES, is_caught, is_short, must_pass, sweep};
-use quorate_simulation::{Flaw, ScenarioFamily};
+use crate::support::{MS, TRIES, is_caught, is_short, must_pass, quiet_store, sweep};
+use quorate_simulation::{
+    Fault, FaultKind, Flaw, RunRule, Scenario, ScenarioFamily, Step, StoreEvent, run,
+};
 
 #[test]
 fn simulation_of_short_processes_breaks_no_rule_with_the_default_seeds() {
@@ -22,6 +24,29 @@ fn every_seed_passes(seeds: u64) {
     must_pass(&summary, " --tries");
     let coverage = &summary.coverage;
     assert!(coverage.ended_processes > 0 && coverage.elections > 0);
+}
+
+/// Each process must add to the age of the run, even if the guard ends just before its next use of the session.
+#[test]
+fn short_processes_add_up_the_age_of_a_run_until_the_votes_count() {
+    let mut scenario = Scenario::quiet(7, 1, 1);
+    (scenario.one_step_per_process, scenario.heal_at) = (true, 1_000 * MS);
+    (scenario.settings.ttl, scenario.settings.max_ttl) = (500 * MS, 3_200 * MS);
+    scenario.masters[0].store = Some(quiet_store(RunRule::Counted));
+    scenario.clients[0].steps = vec![Step {
+        wait: 0,
+        ..Step::plain()
+    }];
+    let kind = FaultKind::StoreEvent {
+        master: 0,
+        event: StoreEvent::BackendCrash,
+        down: 50 * MS,
+        age: MS,
+    };
+    scenario.faults = vec![Fault { at: 500 * MS, kind }];
+    let result = run(&scenario);
+    assert_eq!(result.violation, None);
+    assert!(result.coverage.begun_runs == 1 && result.coverage.raised_ages > 10);
 }
 
 /// For each seeded bug, a number n: at least one of the seeds from 0 to n - 1 must expose the bug.

@@ -291,8 +291,12 @@ impl<S: Store> SessionTask<S> {
     }
 
     /// For how long the task leaves a session unused. The votes of the server do not count until `guarded_until`.
+    ///
+    /// The session is used once more after that time. Otherwise the last part of the age would never be written if all
+    /// processes end soon, and no process that tries once would ever count the votes.
     fn idle_limit(&self, guarded_until: Instant) -> Duration {
-        if self.shared.traits.counts_age && self.now() < guarded_until {
+        let writes_age_until = guarded_until + IDLE_LIMIT_IN_QUARANTINE;
+        if self.shared.traits.counts_age && self.now() < writes_age_until {
             IDLE_LIMIT_IN_QUARANTINE
         } else {
             IDLE_LIMIT
