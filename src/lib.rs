@@ -213,7 +213,7 @@ pub use kinds::election::{Election, Leader, Leadership, Observation};
 pub use kinds::owner::{OwnedGuard, Owner};
 pub use kinds::semaphore::SemaphoreStatus;
 pub use kinds::shared::DowngradeError;
-pub use listing::{Listed, ListedValue, Listing};
+pub use listing::{Listed, ListedValue, Listing, LockName, NameList};
 pub use masters_change::{CarriedValue, ChangeError, ChangeStage, MastersChange, Survey};
 pub use node::change::{ChangeSeen, ClientKind, ClientSeen, MasterSeen};
 pub use node::inspection::Inspection;
@@ -237,6 +237,7 @@ pub use settings::{Order, RestartGuard, Wait};
 #[cfg(feature = "tls-rustls")]
 pub use tls::Tls;
 pub use values::error::{ValueError, ValueTrouble};
+pub use values::glance::{SeenContent, SeenValue};
 pub use values::once::{Due, Once, OnceOutcome, Turn};
 pub use values::quota::{Quota, Take};
 pub use values::record::OnceRecord;

@@ -47,6 +47,34 @@ pub struct Listed {
     pub status: Status,
 }
 
+/// The name of a lock that masters store: an element of [`NameList::names`], and the argument of
+/// [`Redlock::statuses`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockName {
+    /// The resource name without the key prefix; for a permit, the name of its semaphore.
+    pub resource: Vec<u8>,
+    /// The slot's number if the lock is a permit of a semaphore; `None` for all other locks.
+    pub slot: Option<usize>,
+}
+
+/// The result of [`Redlock::list_names`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NameList {
+    /// The names, sorted.
+    pub names: Vec<LockName>,
+    /// Whether the list contains every name. False if no majority of the masters returned names, if there were more
+    /// names than the caller allowed, or if listing would have taken longer than 5 s.
+    pub complete: bool,
+    /// The masters that could not be asked for names, and why; as in [`Listing::faults`].
+    pub faults: Vec<(NodeName, Fault)>,
+    /// Whether a majority of the masters returned names.
+    pub majority_answered: bool,
+    /// How long the answers of the fastest master took: an upper bound of the time that this master worked. Zero if no
+    /// master returned names.
+    pub fastest: Duration,
+}
+
 /// A stored value in the result of [`Redlock::list_values`]: a quota, or the record of a job that runs once per period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -116,8 +144,59 @@ impl Redlock {
     ///
     /// Safe to drop at any point: nothing is changed.
     pub async fn list(&self, prefix: impl AsRef<[u8]>) -> Listing {
+        let (keys, list) = self.lock_keys(prefix.as_ref(), MAX_KEYS).await;
+        // Ask for the state of each key. A lock that was released in the meantime is left out.
+        let mut locks = self.statuses_of_keys(&keys).await;
+        locks.retain(|lock| lock.status.verdict() != StatusVerdict::Free);
+        locks.sort_by(|a, b| (&a.resource, a.slot).cmp(&(&b.resource, b.slot)));
+        Listing {
+            locks,
+            complete: list.complete,
+            faults: list.faults,
+            majority_answered: list.majority_answered,
+        }
+    }
+
+    /// Lists the names of the locks whose names begin with `prefix`, without the state of the locks: at most `max`
+    /// names. The search takes at most 5 s. Otherwise as [`list`](Self::list).
+    ///
+    /// A lock whose key only a minority of the masters stores is in the list as well.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe to drop at any point: nothing is changed.
+    pub async fn list_names(&self, prefix: impl AsRef<[u8]>, max: usize) -> NameList {
+        let (keys, mut list) = self.lock_keys(prefix.as_ref(), max).await;
+        list.names = keys
+            .iter()
+            .filter_map(|key| self.name_of_key(key))
+            .collect();
+        list.names.sort();
+        list
+    }
+
+    /// Reads the state of these locks from the masters, as [`list`](Self::list) does: a lock that is free has the
+    /// verdict [`Free`](StatusVerdict::Free). Names that cannot be names of locks are left out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe to drop at any point: nothing is changed.
+    pub async fn statuses(&self, locks: &[LockName]) -> Vec<Listed> {
+        let key_of = |lock: &LockName| {
+            let key = self.core.coordinator.key(&lock.resource);
+            Some(match lock.slot {
+                None => key.to_vec(),
+                Some(slot) => keys::slot_key(&key, u8::try_from(slot).ok()?),
+            })
+        };
+        let keys: Vec<Vec<u8>> = locks.iter().filter_map(key_of).collect();
+        self.statuses_of_keys(&keys).await
+    }
+
+    /// Asks the masters for the keys of the locks whose names begin with `prefix`. The names in the result are empty.
+    async fn lock_keys(&self, prefix: &[u8], max: usize) -> (Vec<Vec<u8>>, NameList) {
         let coordinator = &self.core.coordinator;
-        let key_prefix = coordinator.key(prefix.as_ref());
+        let key_prefix = coordinator.key(prefix);
         let deadline = coordinator.now() + LIST_TIMEOUT;
         let is_lock = |key: &[u8]| !keys::is_reserved(key);
         let is_slot = |key: &[u8]| {
@@ -130,14 +209,19 @@ impl Redlock {
             keys::pattern_of_all_slots(),
         );
         let (lock_lists, slot_lists) = futures::future::join(
-            coordinator.list(&pattern, &is_lock, MAX_KEYS, deadline),
-            coordinator.list(&slot_pattern, &is_slot, MAX_KEYS, deadline),
+            coordinator.list(&pattern, &is_lock, max, deadline),
+            coordinator.list(&slot_pattern, &is_slot, max, deadline),
         )
         .await;
         // Merge the keys of all masters. A master with two faults is listed once.
         let mut faults: Vec<(NodeName, Fault)> = Vec::new();
         let mut complete = true;
         let mut keys = BTreeSet::new();
+        let both_lists = lock_lists.iter().zip(&slot_lists);
+        let times = both_lists.filter_map(|(locks, slots)| {
+            Some(locks.as_ref().ok()?.answer_time + slots.as_ref().ok()?.answer_time)
+        });
+        let fastest = times.min().unwrap_or_default();
         let lock_lists = coordinator.names().zip(lock_lists);
         for (name, list) in lock_lists.chain(coordinator.names().zip(slot_lists)) {
             match list {
@@ -155,18 +239,30 @@ impl Redlock {
         let majority_answered = coordinator
             .quorum
             .is_met_by(answering.map(|(node, _)| node).collect());
-        complete &= keys.len() <= MAX_KEYS && majority_answered;
-        // Ask for the state of each key. A lock that was released in the meantime is left out.
-        let keys: Vec<_> = keys.into_iter().take(MAX_KEYS).collect();
-        let mut locks = self.statuses_of_keys(&keys).await;
-        locks.retain(|lock| lock.status.verdict() != StatusVerdict::Free);
-        locks.sort_by(|a, b| (&a.resource, a.slot).cmp(&(&b.resource, b.slot)));
-        Listing {
-            locks,
+        complete &= keys.len() <= max && majority_answered;
+        let list = NameList {
+            names: Vec::new(),
             complete,
             faults,
             majority_answered,
-        }
+            fastest,
+        };
+        (keys.into_iter().take(max).collect(), list)
+    }
+
+    /// The name of the lock with this key; `None` if the key is not a lock key.
+    fn name_of_key(&self, key: &[u8]) -> Option<LockName> {
+        let prefix = &self.core.coordinator.prefix;
+        let (slot, name) = match keys::parse_slot_key(key) {
+            Some((slot, name)) => (Some(slot.into()), name),
+            None => (None, key),
+        };
+        let resource = name.strip_prefix(prefix.as_bytes())?;
+        check_resource(prefix, resource).ok()?;
+        Some(LockName {
+            resource: resource.to_vec(),
+            slot,
+        })
     }
 
     /// Lists the quotas and the records of jobs ([`once`](Self::once)) with the builder's key prefix, sorted by name,
@@ -235,17 +331,11 @@ impl Redlock {
 
     /// Reads the state of the lock with this key from the masters; `None` if the key is not a lock key.
     async fn status_of_key(&self, key: &[u8]) -> Option<Listed> {
-        let prefix = &self.core.coordinator.prefix;
-        let (slot, name) = match keys::parse_slot_key(key) {
-            Some((slot, name)) => (Some(slot.into()), name),
-            None => (None, key),
-        };
-        let resource = name.strip_prefix(prefix.as_bytes())?;
-        check_resource(prefix, resource).ok()?;
+        let LockName { resource, slot } = self.name_of_key(key)?;
         let mut status = self.key_status(Request::Status { key: key.into() }).await;
         hide_foreign_holders(&mut status.nodes);
         Some(Listed {
-            resource: resource.to_vec(),
+            resource,
             slot,
             status,
         })

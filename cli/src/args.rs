@@ -12,6 +12,8 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::file::{self, FileOptions, FileSource};
 use crate::help::{self, Detail};
 use crate::log::Verbosity;
+#[cfg(feature = "page")]
+use crate::page;
 use crate::{
     backends, bench, break_, change, check, completion, demo, doctor, exit, hold, layout, lead,
     manual, once, prepare, quota, run, separator, status, watch,
@@ -106,6 +108,10 @@ pub(crate) enum Command {
     /// Check whether the masters are fit to hold locks, and say what to change
     #[command(after_help = exit::help_with_codes(doctor::AFTER_HELP, &doctor::CODES))]
     Doctor(doctor::DoctorArgs),
+    /// Serve a live page of all locks for a browser
+    #[cfg(feature = "page")]
+    #[command(after_help = exit::help_with_codes(page::AFTER_HELP, &page::CODES))]
+    Page(page::PageArgs),
     /// Create what locks need on a server of any kind but Redis and Valkey, for example tables
     #[command(after_help = exit::help_with_codes(&prepare::after_help(), &prepare::CODES))]
     PrepareServer(prepare::PrepareArgs),
@@ -358,7 +364,15 @@ mod tests {
                 let long = arg.get_long().unwrap_or_default();
                 if matches!(
                     long,
-                    "help" | "version" | "yes" | "foreign" | "create" | "drop" | "status" | "print"
+                    "help"
+                        | "version"
+                        | "yes"
+                        | "foreign"
+                        | "create"
+                        | "drop"
+                        | "status"
+                        | "print"
+                        | "page"
                 ) {
                     continue; // no variable: the user must type these on each call
                 }

@@ -199,7 +199,7 @@ pub(crate) fn run(args: DoctorArgs) -> CommandResult {
 
 /// The kinds of the `count` masters that the library inspects: first the masters at `urls`, then the next masters, which
 /// can only be Redis masters.
-fn kinds(count: usize, urls: &[String]) -> Vec<&'static dyn Backend> {
+pub(crate) fn kinds(count: usize, urls: &[String]) -> Vec<&'static dyn Backend> {
     let kinds = urls.iter().map(|url| backends::of_url(url));
     let redis = std::iter::repeat(backends::REDIS);
     kinds.chain(redis).take(count).collect()

@@ -40,6 +40,8 @@ mod manual;
 mod metrics;
 mod once;
 mod output;
+#[cfg(feature = "page")]
+mod page;
 mod patience;
 mod prepare;
 mod process;
@@ -114,6 +116,8 @@ fn run_command() -> ExitCode {
         Command::Break(args) => break_::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::PrepareServer(args) => prepare::run(args),
+        #[cfg(feature = "page")]
+        Command::Page(args) => page::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Quota(args) => quota::run(args),

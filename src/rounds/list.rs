@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::coordinator::Coordinator;
 use super::fan_out::{Collect, FanOut, Source};
@@ -21,6 +22,8 @@ pub(crate) struct KeyList {
     pub(crate) keys: BTreeSet<Vec<u8>>,
     /// Whether the master listed all its matching keys.
     pub(crate) complete: bool,
+    /// How long the master's answers took, without the work of the client between them.
+    pub(crate) answer_time: Duration,
 }
 
 impl Coordinator {
@@ -49,6 +52,7 @@ impl Coordinator {
         let mut key_list = KeyList {
             keys: BTreeSet::new(),
             complete: false,
+            answer_time: Duration::ZERO,
         };
         let mut next_cursor = 0;
         while key_list.keys.len() < max_keys && self.now() < deadline {
@@ -57,7 +61,9 @@ impl Coordinator {
                 cursor: next_cursor,
                 count: PAGE,
             };
+            let asked_at = self.now();
             let (cursor, keys) = self.page(node, page).await?;
+            key_list.answer_time += self.now().saturating_since(asked_at);
             key_list
                 .keys
                 .extend(keys.into_iter().filter(|key| is_wanted(key)));

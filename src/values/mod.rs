@@ -2,6 +2,7 @@
 //! once-per-period record are built on it.
 
 pub(crate) mod error;
+pub(crate) mod glance;
 pub(crate) mod once;
 pub(crate) mod period;
 pub(crate) mod quota;

@@ -43,7 +43,7 @@ pub(super) struct Event {
 }
 
 impl Event {
-    const fn new(sales_before: usize, master: usize, is_restart: bool) -> Self {
+    pub(super) const fn new(sales_before: usize, master: usize, is_restart: bool) -> Self {
         Self {
             sales_before,
             master,
@@ -187,6 +187,15 @@ impl DemoMasters {
         } else {
             (LONG_TTL, LONG_MAX_TTL)
         };
+        self.redlock_with(ttl, max_ttl)
+    }
+
+    /// A client of the masters with this ttl and `max_ttl`.
+    pub(super) fn redlock_with(
+        &self,
+        ttl: Duration,
+        max_ttl: Duration,
+    ) -> Result<Redlock, Failure> {
         let mut builder = Redlock::builder();
         for (index, master) in self.0.iter().enumerate() {
             builder = match master {
@@ -204,6 +213,12 @@ impl DemoMasters {
             .restart_guard(RestartGuard::AfterFirstContact)
             .build()
             .map_err(Failure::internal)
+    }
+
+    /// The number of masters.
+    #[cfg(feature = "page")]
+    pub(super) fn count(&self) -> usize {
+        self.0.len()
     }
 
     /// The message that announces this event.

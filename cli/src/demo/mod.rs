@@ -4,6 +4,8 @@
 //! number minus one. Without the lock, two workers could read the same number and sell the same prize. Progress is
 //! printed on stderr, and the result on stdout.
 
+#[cfg(feature = "page")]
+mod live;
 mod masters;
 
 use std::sync::Arc;
@@ -29,6 +31,8 @@ Eight workers sell ten prizes under one lock, while masters are killed and resta
 The demo starts five masters on free ports. It uses the server that QUORATE_SERVER names, or redis-server or
 valkey-server from the PATH. If there is no such server, the masters run in memory.
 
+With --page, clients take locks of several kinds until Ctrl-C, and a browser shows them (quorate page --help).
+
 With --nodes, the demo starts one master for each kind in the list. If the server of a kind is not installed, this
 master runs in memory, and a message says so.
 
@@ -36,6 +40,7 @@ At the end, the demo stops its masters. It changes nothing else and does not use
 
 Examples:
     quorate demo
+    quorate demo --page
     quorate demo --nodes redis,redis,mysql
 
 JSON fields (stable): masters (redis-server, valkey-server, mariadbd, zookeeper or memory; a list
@@ -75,6 +80,11 @@ pub(crate) struct DemoArgs {
         value_parser = backends::parser()
     )]
     nodes: Option<Vec<&'static dyn Backend>>,
+
+    /// Show locks of all kinds on a live page for a browser, until Ctrl-C, instead of selling prizes
+    #[cfg(feature = "page")]
+    #[arg(long, conflicts_with = "json")]
+    page: bool,
 
     /// Print the result as JSON
     #[arg(long, env = "QUORATE_JSON", value_parser = clap::builder::BoolishValueParser::new())]
@@ -131,6 +141,14 @@ struct Sale {
 /// Runs the demo, and prints its result.
 pub(crate) fn run(args: DemoArgs) -> CommandResult {
     let masters = Arc::new(DemoMasters::start(args.nodes.as_deref())?);
+    #[cfg(feature = "page")]
+    if args.page {
+        output::print_message(masters.describe());
+        return config::block_on(crate::process::interruptible(
+            live::run(&masters),
+            "the demo was interrupted, and its masters were stopped",
+        ));
+    }
     output::print_message(format!(
         "{}; {WORKERS} workers sell {PRIZES} prizes under one lock",
         masters.describe()

@@ -4,7 +4,7 @@ use crate::common::{RunOutput, output_of, quorate_command};
 
 /// The command lines whose help is tested. The number is the count of words that name the command. All further words
 /// are required arguments.
-const COMMANDS: [(usize, &[&str]); 27] = [
+const COMMANDS: [(usize, &[&str]); 28] = [
     (1, &["run", "r", "true"]),
     (1, &["hold", "r"]),
     (1, &["once", "--per", "day", "r", "true"]),
@@ -14,6 +14,7 @@ const COMMANDS: [(usize, &[&str]); 27] = [
     (1, &["check", "r", "7"]),
     (1, &["break", "--yes", "r"]),
     (1, &["doctor"]),
+    (1, &["page"]),
     (1, &["bench"]),
     (2, &["quota", "create", "r", "1"]),
     (2, &["quota", "take", "r"]),
@@ -34,9 +35,9 @@ const COMMANDS: [(usize, &[&str]); 27] = [
     (0, &[]),
 ];
 
-/// The commands that connect to masters: the first 21 of [`COMMANDS`].
+/// The commands that connect to masters: the first 22 of [`COMMANDS`].
 fn commands_with_masters() -> &'static [(usize, &'static [&'static str])] {
-    &COMMANDS[..21]
+    &COMMANDS[..22]
 }
 
 fn output_with(words: &[&str]) -> RunOutput {

@@ -6,7 +6,7 @@ use crate::common::{self, RunOutput, output_of, quorate_command, start_masters};
 use quorate_testbed::not_run;
 
 /// The commands that have a manual page; the empty text is `quorate` itself.
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "",
     "run",
     "hold",
@@ -19,6 +19,7 @@ const COMMANDS: [&str; 16] = [
     "break",
     "bench",
     "demo",
+    "page",
     "quota",
     "prepare-server",
     "completions",

@@ -1,0 +1,112 @@
+//! Names and durations as text for people and for shells.
+
+use std::fmt::Write;
+
+/// Formats bytes as text. Control characters and backslashes are escaped, for example as `\n`. Bytes that are not UTF-8
+/// become `\xNN`.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_control() || c == '\\' {
+                text.extend(c.escape_default());
+            } else {
+                text.push(c);
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+/// Formats a name for JSON: unchanged if it is UTF-8, else escaped by [`printable`].
+pub(crate) fn json_name(name: &[u8]) -> String {
+    std::str::from_utf8(name).map_or_else(|_| printable(name), str::to_owned)
+}
+
+/// Whether a character changes how the text around it is shown: control characters, characters of width zero, and
+/// characters that change the direction of the text.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// Quotes a name as one word of a command that users copy. A name with bytes or characters that are not visible gets
+/// the quotes `$'..'`, which bash and zsh know.
+pub(crate) fn shell_word(name: &[u8]) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.,:/@+".contains(byte);
+    match std::str::from_utf8(name) {
+        Ok(text)
+            if name.first() != Some(&b'-') && !name.is_empty() && name.iter().all(is_plain) =>
+        {
+            text.to_owned()
+        }
+        Ok(text) if name.first() != Some(&b'-') && !text.chars().any(is_hidden) => {
+            format!("'{}'", text.replace('\'', r"'\''"))
+        }
+        Ok(text) if !text.chars().any(is_hidden) => format!("-- '{}'", text.replace('\'', r"'\''")),
+        _ => {
+            let escaped = |byte: &u8| match byte {
+                b' ' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(*byte).to_string(),
+                _ => format!("\\x{byte:02x}"),
+            };
+            format!("$'{}'", name.iter().map(escaped).collect::<String>())
+        }
+    }
+}
+
+/// Formats milliseconds as a duration for people, with at most two units.
+pub(crate) fn human(ms: u64) -> String {
+    let seconds = ms / 1000;
+    let two = |large: u64, unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{large} {unit}"),
+        _ => format!("{large} {unit} {small} {small_unit}"),
+    };
+    match seconds {
+        0 => format!("{ms} ms"),
+        1..120 => format!("{seconds} s"),
+        120..3600 => two(seconds / 60, "min", seconds % 60, "s"),
+        3600..172_800 => two(seconds / 3600, "h", seconds % 3600 / 60, "min"),
+        _ => two(seconds / 86_400, "d", seconds % 86_400 / 3600, "h"),
+    }
+}
+
+/// `1 lock`, `2 locks`.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_becomes_one_word_of_a_shell() {
+        assert_eq!(shell_word(b"deploy:web"), "deploy:web");
+        assert_eq!(shell_word(b"a b'c"), r"'a b'\''c'");
+        assert_eq!(shell_word(b"<img src=x>"), "'<img src=x>'");
+        assert_eq!(shell_word(b"-rf"), "-- '-rf'");
+        assert_eq!(shell_word(b"$(reboot)"), "'$(reboot)'");
+        assert_eq!(shell_word("a\u{202e}b".as_bytes()), r"$'a\xe2\x80\xaeb'");
+        assert_eq!(shell_word(b"a\n\xff"), r"$'a\x0a\xff'");
+        assert_eq!(shell_word(b""), "''");
+    }
+
+    #[test]
+    fn duration_has_at_most_two_units() {
+        for (ms, text) in [
+            (0, "0 ms"),
+            (4_900, "4 s"),
+            (119_999, "119 s"),
+            (120_000, "2 min"),
+            (163_000, "2 min 43 s"),
+            (3_600_000, "1 h"),
+            (90_000_000, "25 h"),
+            (200_000_000, "2 d 7 h"),
+        ] {
+            assert_eq!(human(ms), text);
+        }
+    }
+}
