@@ -58,7 +58,7 @@ impl Redlock {
         let mut seen = Vec::new();
         for value in self.list_values().await {
             let lock = self.core.coordinator.key(&value.name);
-            let key = [Family::Value.before().as_bytes(), &lock].concat();
+            let key = [Family::Value.key_prefix().as_bytes(), &lock].concat();
             let status = self.key_status(Request::Status { key: key.into() }).await;
             // The key of the value has the form of a lock key, so its bytes are where a lock has its holder.
             let states = status
