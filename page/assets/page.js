@@ -44,7 +44,7 @@ function make(tag, attributes = {}, ...children) {
 /** Sets a text only if it has changed, so that a selection survives. @param {Element} node @param {string} text */
 const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 /** Shows control characters, and characters that change the direction of text, as escapes. @param {string} text */
-const plain = (text) => text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g,
+const plain = (text) => text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
   (c) => `\\u{${c.charCodeAt(0).toString(16)}}`);
 /** Foreign text, isolated from the direction of the text around it. @param {string} text */
 const foreign = (text) => make("bdi", {}, plain(text));
@@ -436,7 +436,7 @@ function showDrawer() {
       lock.answers.map((answer, index) => cells(names[index]?.name ?? "", answer.error ?? answer.state, answer.left_ms === null ? "" : human(answer.left_ms - (now() - lock.read_ms))))));
     parts.push(make("h3", {}, "Commands"), command(`quorate status ${lock.word}`));
     if (lock.state === "held" || lock.state === "undecided") parts.push(make("p", {}, "Only if the holder is certainly dead, or stopped:"),
-      command(`quorate break ${lock.word} ${lock.slot === null ? "" : `--slot ${lock.slot} `}--yes`));
+      command(`quorate break --yes ${lock.slot === null ? "" : `--slot ${lock.slot} `}${lock.word}`));
     if (lock.kind === "foreign") parts.push(make("p", {}, "Another program wrote this key. If it is not a lock, give the locks a prefix of their own."));
   }
   parts.push(...list("Last holds", ["from", "for", "holder", "end"], [], "past"));

@@ -12,7 +12,8 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::hub::{Viewer, now_ms};
 
-/// The largest part of a text that is handed to the connection at once. The next part waits until it is sent.
+/// The largest part of a text or a message that is handed to the connection at once. The next part waits until it is
+/// sent, so a slow client makes progress while it reads.
 const PART: usize = 64 * 1024;
 
 /// When a connection last made progress, in milliseconds since 1970; 0 while it waits for a request.
@@ -46,7 +47,11 @@ pub(crate) struct PageBody {
 
 enum Content {
     Text(Bytes),
-    Messages(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
+    Messages {
+        messages: Pin<Box<dyn Stream<Item = Bytes> + Send>>,
+        /// The part of the last message that has not been handed to the connection yet.
+        unsent: Bytes,
+    },
 }
 
 impl PageBody {
@@ -67,10 +72,18 @@ impl PageBody {
             Some((message, viewer))
         });
         Self {
-            content: Content::Messages(Box::pin(messages)),
+            content: Content::Messages {
+                messages: Box::pin(messages),
+                unsent: Bytes::new(),
+            },
             progress,
         }
     }
+}
+
+/// Takes the next part of a text.
+fn next_part(text: &mut Bytes) -> Frame<Bytes> {
+    Frame::data(text.split_to(text.len().min(PART)))
 }
 
 impl Body for PageBody {
@@ -84,13 +97,15 @@ impl Body for PageBody {
         self.progress.note();
         match &mut self.content {
             Content::Text(text) if text.is_empty() => Poll::Ready(None),
-            Content::Text(text) => {
-                let part = text.split_to(text.len().min(PART));
-                Poll::Ready(Some(Ok(Frame::data(part))))
-            }
-            Content::Messages(messages) => {
-                let message = std::task::ready!(messages.as_mut().poll_next(context));
-                Poll::Ready(message.map(|message| Ok(Frame::data(message))))
+            Content::Text(text) => Poll::Ready(Some(Ok(next_part(text)))),
+            Content::Messages { messages, unsent } => {
+                if unsent.is_empty() {
+                    match std::task::ready!(messages.as_mut().poll_next(context)) {
+                        Some(message) => *unsent = message,
+                        None => return Poll::Ready(None),
+                    }
+                }
+                Poll::Ready(Some(Ok(next_part(unsent))))
             }
         }
     }
@@ -102,7 +117,7 @@ impl Body for PageBody {
     fn size_hint(&self) -> SizeHint {
         match &self.content {
             Content::Text(text) => SizeHint::with_exact(text.len() as u64),
-            Content::Messages(_) => SizeHint::default(),
+            Content::Messages { .. } => SizeHint::default(),
         }
     }
 }

@@ -15,6 +15,7 @@
 
 mod access;
 mod body;
+mod elections;
 mod event;
 mod history_file;
 mod hub;
@@ -232,7 +233,12 @@ impl Page {
             judge: self.judge.0.clone(),
             percent: self.percent,
         };
-        let server = server::serve(self.listener, hub.clone(), self.access.clone());
+        let server = server::serve(
+            self.listener,
+            hub.clone(),
+            self.access.clone(),
+            server::STALL_LIMIT,
+        );
         futures::future::join(survey.run(), server).await;
     }
 }

@@ -98,6 +98,13 @@ pub(crate) fn lock_id(name: &LockName) -> String {
     }
 }
 
+/// Whether a master shows a leader of an election as the holder of the lock.
+pub(crate) fn has_leader(listed: &Listed) -> bool {
+    let states = listed.status.nodes.iter();
+    let mut states = states.filter_map(|node| node.state.as_ref().ok());
+    states.any(|state| state.term.is_some())
+}
+
 /// Reads what the masters answered about a lock.
 pub(crate) fn read(listed: &Listed) -> Reading {
     let status = &listed.status;
@@ -115,7 +122,7 @@ pub(crate) fn read(listed: &Listed) -> Reading {
     let holds = value
         .as_ref()
         .map_or_else(Vec::new, |value| holds(status, value));
-    let is_leader = states.iter().any(|state| state.term.is_some());
+    let is_leader = has_leader(listed);
     let kind = kind(listed, value.as_deref(), is_leader, &states);
     let numbers = states
         .iter()

@@ -14,6 +14,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::access::Access;
 use crate::body::Progress;
 use crate::hub::{Hub, now_ms};
+use crate::lock::millis;
 use crate::routes::answer;
 
 /// The largest number of connections. If there is one more, the oldest connection that waits for a request is closed.
@@ -26,10 +27,10 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_HEADERS: usize = 16 * 1024;
 
 /// A connection whose client takes nothing for this long is closed.
-const STALL_LIMIT_MS: u64 = 30_000;
+pub(crate) const STALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// How often stalled connections are looked for.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// How often stalled connections are searched within the stall limit.
+const SWEEPS_PER_LIMIT: u32 = 6;
 
 /// How long to wait after a failed accept, for example because no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -39,11 +40,18 @@ struct Connection {
     progress: Progress,
 }
 
-/// Serves the page. Never returns. Dropping the future closes all connections.
-pub(crate) async fn serve(listener: TcpListener, hub: Arc<Hub>, access: Arc<Access>) {
+/// Serves the page. Never returns. Dropping the future closes all connections. A connection whose client takes nothing
+/// for `stall_limit` is closed.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    hub: Arc<Hub>,
+    access: Arc<Access>,
+    stall_limit: Duration,
+) {
+    let stall_limit_ms = millis(stall_limit);
     let mut tasks = JoinSet::new();
     let mut connections: VecDeque<Connection> = VecDeque::new();
-    let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
+    let mut sweep = tokio::time::interval(stall_limit / SWEEPS_PER_LIMIT);
     loop {
         tokio::select! {
             accepted = listener.accept() => {
@@ -59,7 +67,7 @@ pub(crate) async fn serve(listener: TcpListener, hub: Arc<Hub>, access: Arc<Acce
                 let connection = serve_connection(stream, hub.clone(), access.clone(), progress.clone());
                 connections.push_back(Connection { task: tasks.spawn(connection), progress });
             }
-            _ = sweep.tick() => close_stalled(&connections, now_ms()),
+            _ = sweep.tick() => close_stalled(&connections, now_ms(), stall_limit_ms),
             Some(_) = tasks.join_next() => {}
         }
     }
@@ -77,10 +85,10 @@ fn close_idle(connections: &mut VecDeque<Connection>) -> bool {
     true
 }
 
-fn close_stalled(connections: &VecDeque<Connection>, now_ms: u64) {
+fn close_stalled(connections: &VecDeque<Connection>, now_ms: u64, limit_ms: u64) {
     let stalled = connections
         .iter()
-        .filter(|connection| connection.progress.is_stalled(now_ms, STALL_LIMIT_MS));
+        .filter(|connection| connection.progress.is_stalled(now_ms, limit_ms));
     stalled.for_each(|connection| connection.task.abort());
 }
 
@@ -105,7 +113,10 @@ async fn serve_connection(
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
+    use crate::world::World;
 
     #[tokio::test]
     async fn idle_connection_is_closed_before_a_busy_one() {
@@ -125,12 +136,60 @@ mod tests {
         assert!(close_idle(&mut connections) && connections.len() == 2);
         assert!(close_idle(&mut connections) && connections.len() == 1);
         assert!(!close_idle(&mut connections), "the last one is busy");
-        close_stalled(&connections, now_ms() + STALL_LIMIT_MS / 2);
+        close_stalled(&connections, now_ms() + 500, 1_000);
         tokio::task::yield_now().await;
         assert!(!connections[0].task.is_finished());
-        close_stalled(&connections, now_ms() + STALL_LIMIT_MS + 1_000);
+        close_stalled(&connections, now_ms() + 2_000, 1_000);
         while !connections[0].task.is_finished() {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test]
+    async fn viewer_that_reads_nothing_is_dropped_and_a_viewer_that_reads_stays() {
+        // The names of the masters make each message large, so that the buffers of the system are soon full.
+        let masters = (0..2_000).map(|number| format!("master-{number}-{}", "x".repeat(500)));
+        let hub = Arc::new(Hub::new(World::new(
+            masters.collect(),
+            1_000,
+            60_000,
+            now_ms(),
+        )));
+        let access = Arc::new(Access {
+            hosts: Vec::new(),
+            password: None,
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let limit = Duration::from_secs(1);
+        let served = tokio::spawn(serve(listener, hub.clone(), access, limit));
+        let watch = async || {
+            let mut stream = TcpStream::connect(address).await.expect("accepted");
+            let request = b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+            stream.write_all(request).await.expect("sent");
+            stream
+        };
+        let _reads_nothing = watch().await;
+        let mut reads = watch().await;
+        let reader = tokio::spawn(async move {
+            let mut buffer = vec![0; 1 << 20];
+            while reads.read(&mut buffer).await.is_ok_and(|bytes| bytes > 0) {}
+        });
+        let started_at = std::time::Instant::now();
+        while hub.viewers() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        while hub.viewers() == 2 {
+            let elapsed = started_at.elapsed();
+            assert!(
+                elapsed < Duration::from_secs(60),
+                "the viewer is still there"
+            );
+            hub.publish();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(hub.viewers(), 1);
+        assert!(!reader.is_finished(), "the other viewer must stay");
+        served.abort();
     }
 }

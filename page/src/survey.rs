@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use quorate::{Inspection, Listed, NameList, Redlock, SeenValue, Status};
+use quorate::{Inspection, Listed, LockName, NameList, Redlock, SeenValue, Status};
 
+use crate::elections::{Elections, LeaderWatch};
 use crate::hub::{Hub, now_ms};
+use crate::lock::{has_leader, lock_id};
 use crate::master::Finding;
 use crate::pace::Budget;
 use crate::world::MAX_LOCKS;
@@ -101,6 +103,22 @@ impl Plan {
     }
 }
 
+/// The elections with a leader among the locks of an answer.
+fn led_elections(answer: &Answer) -> Vec<(Arc<str>, LockName)> {
+    let Answer::Locks { listed, .. } = answer else {
+        return Vec::new();
+    };
+    let led = listed.iter().filter(|listed| has_leader(listed));
+    let named = led.map(|listed| {
+        let name = LockName {
+            resource: listed.resource.clone(),
+            slot: listed.slot,
+        };
+        (lock_id(&name).into(), name)
+    });
+    named.collect()
+}
+
 /// The survey.
 pub(crate) struct Survey {
     pub(crate) redlock: Redlock,
@@ -127,6 +145,8 @@ impl Survey {
     /// Asks the masters until nobody watches.
     async fn watch(&self) {
         let mut plan = Plan::new(Instant::now(), self.percent);
+        let mut elections = Elections::default();
+        let mut leader_changes = FuturesUnordered::new();
         let mut under_way: FuturesUnordered<BoxFuture<'_, Answer>> = FuturesUnordered::new();
         while self.hub.is_watched() {
             let now = Instant::now();
@@ -141,7 +161,17 @@ impl Survey {
             }
             let next = plan.next().unwrap_or(now + self.interval);
             tokio::select! {
-                Some(answer) = under_way.next(), if !under_way.is_empty() => self.take(answer, &mut plan),
+                Some(answer) = under_way.next(), if !under_way.is_empty() => {
+                    let led = led_elections(&answer);
+                    let watches = elections.observe_new(&self.redlock, led);
+                    leader_changes.extend(watches.into_iter().map(LeaderWatch::wait_for_change));
+                    self.take(answer, &mut plan);
+                }
+                Some(watch) = leader_changes.next(), if !leader_changes.is_empty() => {
+                    self.hub.world().follow.plan(watch.id(), 0);
+                    let watch = elections.after_change(watch);
+                    leader_changes.extend(watch.map(LeaderWatch::wait_for_change));
+                }
                 () = tokio::time::sleep_until(next.into()) => {}
             }
         }

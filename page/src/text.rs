@@ -33,20 +33,23 @@ fn is_hidden(c: char) -> bool {
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// Quotes a name as one word of a command that users copy. A name with bytes or characters that are not visible gets
-/// the quotes `$'..'`, which bash and zsh know.
+/// Quotes a name as the last word of a command that users copy. A name with bytes or characters that are not visible
+/// gets the quotes `$'..'`, which bash and zsh know. A name that begins with `-` follows the word `--`, so that it is
+/// not an option of the command.
 pub(crate) fn shell_word(name: &[u8]) -> String {
+    let options_end = if name.first() == Some(&b'-') {
+        "-- "
+    } else {
+        ""
+    };
+    format!("{options_end}{}", quoted(name))
+}
+
+fn quoted(name: &[u8]) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.,:/@+".contains(byte);
     match std::str::from_utf8(name) {
-        Ok(text)
-            if name.first() != Some(&b'-') && !name.is_empty() && name.iter().all(is_plain) =>
-        {
-            text.to_owned()
-        }
-        Ok(text) if name.first() != Some(&b'-') && !text.chars().any(is_hidden) => {
-            format!("'{}'", text.replace('\'', r"'\''"))
-        }
-        Ok(text) if !text.chars().any(is_hidden) => format!("-- '{}'", text.replace('\'', r"'\''")),
+        Ok(text) if !name.is_empty() && name.iter().all(is_plain) => text.to_owned(),
+        Ok(text) if !text.chars().any(is_hidden) => format!("'{}'", text.replace('\'', r"'\''")),
         _ => {
             let escaped = |byte: &u8| match byte {
                 b' ' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(*byte).to_string(),
@@ -87,7 +90,12 @@ mod tests {
         assert_eq!(shell_word(b"deploy:web"), "deploy:web");
         assert_eq!(shell_word(b"a b'c"), r"'a b'\''c'");
         assert_eq!(shell_word(b"<img src=x>"), "'<img src=x>'");
-        assert_eq!(shell_word(b"-rf"), "-- '-rf'");
+        assert_eq!(shell_word(b"-rf"), "-- -rf");
+        assert_eq!(shell_word(b"--yes ;"), "-- '--yes ;'");
+        assert_eq!(
+            shell_word(b"--config=/tmp/x\x03"),
+            r"-- $'\x2d\x2dconfig\x3d\x2ftmp\x2fx\x03'"
+        );
         assert_eq!(shell_word(b"$(reboot)"), "'$(reboot)'");
         assert_eq!(shell_word("a\u{202e}b".as_bytes()), r"$'a\xe2\x80\xaeb'");
         assert_eq!(shell_word(b"a\n\xff"), r"$'a\x0a\xff'");

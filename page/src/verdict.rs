@@ -59,8 +59,10 @@ pub(crate) struct MasterFacts {
 pub(crate) struct LockFacts {
     pub(crate) id: String,
     pub(crate) title: String,
-    /// The name and the slot as words of a command.
+    /// The name as the last word of a command.
     pub(crate) word: String,
+    /// The number of the permit of a semaphore.
+    pub(crate) slot: Option<usize>,
     pub(crate) holder: Option<String>,
     pub(crate) held_ms: Option<u64>,
     pub(crate) is_overdue: bool,
@@ -330,6 +332,10 @@ fn lock_problem(lock: &LockFacts) -> Problem {
             ),
         )
     };
+    let slot = lock
+        .slot
+        .map(|slot| format!(" --slot {slot}"))
+        .unwrap_or_default();
     let parts: Vec<&str> = [waits.as_str(), silence.as_str()]
         .into_iter()
         .filter(|part| !part.is_empty())
@@ -341,14 +347,11 @@ fn lock_problem(lock: &LockFacts) -> Problem {
         commands: vec![
             advice(
                 "The answer of each master",
-                format!(
-                    "quorate status {}",
-                    lock.word.split(" --slot").next().unwrap_or_default()
-                ),
+                format!("quorate status {}", lock.word),
             ),
             advice(
                 "Only if the holder is certainly dead, or was stopped",
-                format!("quorate break {} --yes", lock.word),
+                format!("quorate break --yes{slot} {}", lock.word),
             ),
         ],
         lock: Some(lock.id.clone()),
@@ -530,7 +533,7 @@ mod tests {
             problem.text.contains("app-7 pid 4711") && problem.text.contains("7 min 17 s"),
             "{problem:?}"
         );
-        assert_eq!(problem.commands[1].command, "quorate break billing --yes");
+        assert_eq!(problem.commands[1].command, "quorate break --yes billing");
     }
 
     #[test]

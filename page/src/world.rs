@@ -391,11 +391,6 @@ impl Record {
             .iter()
             .find(|hold| hold.is_overdue)
             .or(self.holds.first());
-        let slot = self
-            .name
-            .slot
-            .map(|slot| format!(" --slot {slot}"))
-            .unwrap_or_default();
         let permit = self
             .name
             .slot
@@ -405,7 +400,8 @@ impl Record {
         LockFacts {
             id: self.id.to_string(),
             title: format!("{}{permit}", self.text),
-            word: format!("{}{slot}", self.word),
+            word: self.word.to_string(),
+            slot: self.name.slot,
             holder: worst
                 .and_then(|hold| hold.who.as_ref())
                 .map(crate::lock::Who::text),

@@ -17,6 +17,7 @@ mod messages;
 mod metrics;
 mod nodes;
 mod packaging;
+mod page;
 mod pages;
 mod refusals;
 mod run;

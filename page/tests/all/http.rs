@@ -14,7 +14,7 @@ fn status(answer: &str) -> &str {
 }
 
 /// Waits until `check` returns a value, for at most 20 s.
-fn until<T>(what: &str, check: impl Fn() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, check: impl Fn() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
         if let Some(value) = check() {
@@ -26,7 +26,7 @@ fn until<T>(what: &str, check: impl Fn() -> Option<T>) -> T {
 }
 
 /// Opens a stream of events, and reads its head.
-fn watch(page: &ServedPage) -> TcpStream {
+pub(crate) fn watch(page: &ServedPage) -> TcpStream {
     let mut stream = page.connect();
     stream
         .write_all(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -37,7 +37,7 @@ fn watch(page: &ServedPage) -> TcpStream {
     stream
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -410,55 +410,4 @@ fn port_in_use_is_a_clear_error() {
         )),
         "{error}"
     );
-}
-
-#[test]
-fn key_of_another_type_and_key_of_another_program_are_shown() {
-    let Some(server) = redis() else { return };
-    let redlock = Redlock::builder()
-        .masters([server.url()])
-        .restart_guard(quorate::RestartGuard::Off)
-        .build()
-        .expect("good settings");
-    server
-        .command(&["HSET", "of-another-type", "a", "b"])
-        .expect("an answer");
-    server
-        .command(&["SET", "of-another-program", "its secret", "PX", "60000"])
-        .expect("an answer");
-    block_on(async {
-        let page = quorate_page::Page::bind(redlock, options())
-            .await
-            .expect("a page");
-        let address = page.address();
-        let check = tokio::task::spawn_blocking(move || {
-            let mut viewer = TcpStream::connect(address).expect("accepted");
-            write!(
-                viewer,
-                "GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
-            )
-            .expect("sent");
-            let text = until("the foreign key", || {
-                let mut stream = TcpStream::connect(address).expect("accepted");
-                write!(
-                    stream,
-                    "GET /api/state HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-                )
-                .expect("sent");
-                let mut answer = String::new();
-                stream.read_to_string(&mut answer).expect("an answer");
-                answer.contains("of-another-program").then_some(answer)
-            });
-            assert!(text.contains("\"kind\":\"foreign\""), "{text}");
-            assert!(!text.contains("its secret"), "{text}");
-        });
-        tokio::select! {
-            () = page.serve() => {}
-            result = check => result.expect("the checks"),
-        }
-    });
-}
-
-fn redis() -> Option<quorate_testbed::Server> {
-    quorate_testbed::Server::start(quorate_testbed::ServerOptions::default()).ok()
 }

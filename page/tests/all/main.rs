@@ -2,5 +2,6 @@
 
 mod browser;
 mod http;
+mod redis;
 mod script;
 mod served;
