@@ -23,7 +23,7 @@ impl Password {
         (!line.is_empty()).then(|| Self(line.to_vec()))
     }
 
-    fn is(&self, other: &[u8]) -> bool {
+    fn matches(&self, other: &[u8]) -> bool {
         self.0.ct_eq(other).into()
     }
 }
@@ -96,7 +96,7 @@ impl Access {
             return Err(Refusal::Origin);
         }
         match &self.password {
-            Some(password) if path != "/healthz" && !is_given(password, headers) => {
+            Some(password) if path != "/healthz" && !has_password(password, headers) => {
                 Err(Refusal::Password)
             }
             _ => Ok(()),
@@ -126,7 +126,7 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-fn is_given(password: &Password, headers: &HeaderMap) -> bool {
+fn has_password(password: &Password, headers: &HeaderMap) -> bool {
     let header = headers
         .get(AUTHORIZATION)
         .map(hyper::http::HeaderValue::as_bytes)
@@ -142,7 +142,7 @@ fn is_given(password: &Password, headers: &HeaderMap) -> bool {
     };
     // Any user name is accepted: the page has one password.
     let colon = pair.iter().position(|byte| *byte == b':');
-    colon.is_some_and(|colon| password.is(&pair[colon + 1..]))
+    colon.is_some_and(|colon| password.matches(&pair[colon + 1..]))
 }
 
 /// Whether only this machine can connect to the address.

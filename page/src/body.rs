@@ -21,11 +21,11 @@ const PART: usize = 64 * 1024;
 pub(crate) struct Progress(Arc<AtomicU64>);
 
 impl Progress {
-    pub(crate) fn note(&self) {
+    pub(crate) fn record_now(&self) {
         self.0.store(now_ms(), Ordering::Relaxed);
     }
 
-    fn end(&self) {
+    fn record_end(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
@@ -94,7 +94,7 @@ impl Body for PageBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.progress.note();
+        self.progress.record_now();
         match &mut self.content {
             Content::Text(text) if text.is_empty() => Poll::Ready(None),
             Content::Text(text) => Poll::Ready(Some(Ok(next_part(text)))),
@@ -124,6 +124,6 @@ impl Body for PageBody {
 
 impl Drop for PageBody {
     fn drop(&mut self) {
-        self.progress.end();
+        self.progress.record_end();
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::text::human;
+use crate::text::human_duration;
 
 /// The kind of an event. Its name in JSON is stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,7 +163,7 @@ impl Event {
         let holder = self.holder.as_deref().unwrap_or("a client without a note");
         let master = self.master.as_deref().unwrap_or("a master");
         let detail = self.detail.as_deref().unwrap_or_default();
-        let duration = human(self.duration_ms().unwrap_or(0));
+        let duration = human_duration(self.duration_ms().unwrap_or(0));
         match self.kind {
             EventKind::Taken => match self.token {
                 Some(token) => format!("taken by {holder}, fencing token {token}"),

@@ -53,7 +53,7 @@ impl HistoryFile {
     ///
     /// If the file cannot be opened, or if another page uses it.
     pub(crate) fn open(path: &Path, max_bytes: u64) -> Result<(Self, Vec<Event>), HistoryError> {
-        let cannot = |source| HistoryError::Open {
+        let open_error = |source| HistoryError::Open {
             path: path.to_owned(),
             source,
         };
@@ -63,19 +63,19 @@ impl HistoryFile {
             .truncate(false)
             .write(true)
             .open(lock_path)
-            .map_err(cannot)?;
+            .map_err(open_error)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| HistoryError::InUse(path.to_owned()))?;
         let mut events = read_events(&with_suffix(path, ".1")).unwrap_or_default();
-        let writer = Writer::open(path, max_bytes).map_err(cannot)?;
-        events.extend(read_events(path).map_err(cannot)?);
+        let writer = Writer::open(path, max_bytes).map_err(open_error)?;
+        events.extend(read_events(path).map_err(open_error)?);
         let error = Arc::new(Mutex::new(None));
         let (lines, received) = sync_channel(MAX_QUEUED);
         let shared_error = error.clone();
         let thread = std::thread::Builder::new()
             .name("history".to_owned())
             .spawn(move || write_all(writer, &received, &shared_error))
-            .map_err(cannot)?;
+            .map_err(open_error)?;
         let file = Self {
             lines: Some(lines),
             thread: Some(thread),

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use tokio::sync::{Notify, broadcast};
 
 use crate::lock::unix_ms;
-use crate::picture::Query;
-use crate::world::World;
+use crate::page_state::PageState;
+use crate::state_json::Query;
 
 /// The largest number of viewers at a time.
 pub(crate) const MAX_VIEWERS: usize = 64;
@@ -18,7 +18,7 @@ pub(crate) const MAX_VIEWERS: usize = 64;
 const MAX_BEHIND: usize = 16;
 
 pub(crate) struct Hub {
-    world: Mutex<World>,
+    page_state: Mutex<PageState>,
     messages: broadcast::Sender<Bytes>,
     viewers: AtomicUsize,
     /// Wakes the survey when the first viewer comes.
@@ -44,9 +44,9 @@ pub(crate) fn now_ms() -> u64 {
 }
 
 impl Hub {
-    pub(crate) fn new(world: World) -> Self {
+    pub(crate) fn new(page_state: PageState) -> Self {
         Self {
-            world: Mutex::new(world),
+            page_state: Mutex::new(page_state),
             messages: broadcast::channel(MAX_BEHIND).0,
             viewers: AtomicUsize::new(0),
             arrived: Notify::new(),
@@ -54,8 +54,10 @@ impl Hub {
     }
 
     /// The state of the page. Never hold it across an await.
-    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn page_state(&self) -> MutexGuard<'_, PageState> {
+        self.page_state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn viewers(&self) -> usize {
@@ -64,7 +66,7 @@ impl Hub {
 
     /// Whether anybody needs the survey: a viewer, or the history file.
     pub(crate) fn is_watched(&self) -> bool {
-        self.viewers() > 0 || self.world().has_file()
+        self.viewers() > 0 || self.page_state().has_file()
     }
 
     /// Adds a viewer; `None` if there are too many. Its first message is the whole state.
@@ -75,10 +77,10 @@ impl Hub {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
             .ok()?;
         // Hold the lock for both, so that no change between them is lost.
-        let world = self.world();
+        let page_state = self.page_state();
         let messages = self.messages.subscribe();
-        let state = world.whole(&Query::all(), now_ms(), before + 1);
-        drop(world);
+        let state = page_state.full_state_json(&Query::all(), now_ms(), before + 1);
+        drop(page_state);
         self.arrived.notify_one();
         Some(Viewer {
             first: Some(message("state", &state)),
@@ -90,13 +92,13 @@ impl Hub {
     /// Sends all viewers what has changed. Never waits for a viewer.
     pub(crate) fn publish(&self) {
         let viewers = self.viewers();
-        let mut world = self.world();
+        let mut page_state = self.page_state();
         if viewers == 0 {
-            world.changed.clear();
-            world.sent_seq = world.ring.last_seq();
+            page_state.changed.clear();
+            page_state.sent_seq = page_state.ring.last_seq();
             return;
         }
-        let change = world.change(now_ms(), viewers);
+        let change = page_state.change_json(now_ms(), viewers);
         let _ = self.messages.send(message("change", &change));
     }
 }

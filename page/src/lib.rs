@@ -22,18 +22,18 @@ mod hub;
 mod lock;
 mod master;
 mod metrics;
-mod pace;
+mod page_state;
 mod past;
-mod picture;
 mod record;
 mod ring;
 mod routes;
+mod schedule;
 mod server;
+mod state_json;
 mod survey;
 mod text;
 mod value;
 mod verdict;
-mod world;
 
 use std::fmt;
 use std::io;
@@ -52,8 +52,8 @@ pub use master::Finding;
 use access::Access;
 use history_file::HistoryFile;
 use hub::{Hub, now_ms};
+use page_state::PageState;
 use survey::{Judge, Survey};
-use world::World;
 
 /// The port of the page if none is given.
 pub const DEFAULT_PORT: u16 = 7272;
@@ -156,9 +156,9 @@ impl fmt::Debug for Shared {
 impl Drop for Shared {
     /// Writes the rest of the history file. Connections that still end keep the hub alive.
     fn drop(&mut self) {
-        let mut world = self.0.world();
-        world.watch(false, now_ms());
-        world.close_file();
+        let mut page_state = self.0.page_state();
+        page_state.set_watched(false, now_ms());
+        page_state.close_file();
     }
 }
 
@@ -179,14 +179,14 @@ impl Page {
     /// If the address or the history file cannot be used.
     pub async fn bind(redlock: Redlock, options: PageOptions) -> Result<Self, PageError> {
         let address = options.listen;
-        let cannot = |source| PageError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(cannot)?;
-        let address = listener.local_addr().map_err(cannot)?;
+        let listen_error = |source| PageError::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(listen_error)?;
+        let address = listener.local_addr().map_err(listen_error)?;
         let masters = redlock.masters().map(ToString::to_string).collect();
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         // A shorter interval would only make more requests wait.
         let interval = options.interval.max(Duration::from_millis(50));
-        let mut world = World::new(
+        let mut page_state = PageState::new(
             masters,
             millis(interval),
             millis(options.slow_wait),
@@ -194,7 +194,7 @@ impl Page {
         );
         if let Some(path) = &options.history {
             let (file, events) = HistoryFile::open(path, options.history_bytes)?;
-            world.use_file(file, events, now_ms());
+            page_state.use_file(file, events, now_ms());
         }
         let hosts = options.hosts.iter().map(|host| host.to_ascii_lowercase());
         let access = Access {
@@ -204,7 +204,7 @@ impl Page {
         Ok(Self {
             listener,
             address,
-            hub: Shared(Arc::new(Hub::new(world))),
+            hub: Shared(Arc::new(Hub::new(page_state))),
             access: Arc::new(access),
             redlock,
             interval,

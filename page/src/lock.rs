@@ -40,7 +40,7 @@ pub(crate) enum State {
 
 /// The client that holds a lock, from its note.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Who {
+pub(crate) struct Client {
     pub(crate) host: Arc<str>,
     pub(crate) pid: u32,
     pub(crate) process: Arc<str>,
@@ -51,17 +51,17 @@ pub(crate) struct Who {
 
 /// One hold of a lock. A lock that readers or an owner share has several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HoldRead {
+pub(crate) struct HoldReading {
     /// Identifies the hold: a hash of the value that it has on the masters.
     pub(crate) key: u64,
-    pub(crate) who: Option<Who>,
+    pub(crate) client: Option<Client>,
     /// The time until the hold ends if nobody renews it; `None` if it does not expire.
     pub(crate) left_ms: Option<u64>,
 }
 
 /// One client in the queue of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WaiterRead {
+pub(crate) struct WaiterReading {
     pub(crate) id: Arc<str>,
     pub(crate) host: Option<Arc<str>>,
     pub(crate) pid: Option<u32>,
@@ -71,7 +71,7 @@ pub(crate) struct WaiterRead {
 
 /// The answer of one master about one lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct AnswerRead {
+pub(crate) struct MasterReading {
     pub(crate) state: &'static str,
     pub(crate) left_ms: Option<u64>,
     pub(crate) error: Option<Arc<str>>,
@@ -82,11 +82,11 @@ pub(crate) struct AnswerRead {
 pub(crate) struct Reading {
     pub(crate) state: State,
     pub(crate) kind: Kind,
-    pub(crate) holds: Vec<HoldRead>,
+    pub(crate) holds: Vec<HoldReading>,
     /// The fencing token of the holder, or the term of a leader.
     pub(crate) token: Option<u64>,
-    pub(crate) waiters: Vec<WaiterRead>,
-    pub(crate) answers: Vec<AnswerRead>,
+    pub(crate) waiters: Vec<WaiterReading>,
+    pub(crate) answers: Vec<MasterReading>,
 }
 
 /// Identifies a lock in the JSON of the page: `l:NAME`, or `p3:NAME` for the permit in slot 3 of a semaphore.
@@ -161,13 +161,13 @@ fn kind(listed: &Listed, value: Option<&[u8]>, is_leader: bool, states: &[&KeySt
 }
 
 /// The holds of a lock whose key has the value `value` on a majority of the masters.
-fn holds(status: &Status, value: &[u8]) -> Vec<HoldRead> {
-    let shared: Vec<HoldRead> = status
+fn holds(status: &Status, value: &[u8]) -> Vec<HoldReading> {
+    let shared: Vec<HoldReading> = status
         .holds()
         .iter()
-        .map(|hold| HoldRead {
+        .map(|hold| HoldReading {
             key: hash(&hold.value),
-            who: hold.note.as_ref().map(who),
+            client: hold.note.as_ref().map(client),
             left_ms: Some(millis(hold.lives)),
         })
         .collect();
@@ -180,9 +180,9 @@ fn holds(status: &Status, value: &[u8]) -> Vec<HoldRead> {
         .filter_map(|node| node.state.as_ref().ok());
     let holding = states.filter(|state| state.holder.as_deref() == Some(value));
     let times: Vec<Option<Duration>> = holding.map(|state| state.ttl_left).collect();
-    vec![HoldRead {
+    vec![HoldReading {
         key: hash(value),
-        who: status.note().map(who),
+        client: status.note().map(client),
         left_ms: left_on_quorum(times, status.quorum).map(millis),
     }]
 }
@@ -201,7 +201,7 @@ fn left_on_quorum(mut times: Vec<Option<Duration>>, quorum: usize) -> Option<Dur
 
 /// The waiters that a majority of the answering masters shows, in the order of the first master that has most of them.
 /// `holder` is the only holder: a waiter that got the lock stays in the queue for a moment, and is left out.
-fn waiters(states: &[&KeyState], holder: Option<&HoldRead>) -> Vec<WaiterRead> {
+fn waiters(states: &[&KeyState], holder: Option<&HoldReading>) -> Vec<WaiterReading> {
     let mut votes: HashMap<&str, usize> = HashMap::new();
     for waiter in states.iter().flat_map(|state| &state.queue) {
         *votes.entry(waiter.id.as_str()).or_default() += 1;
@@ -209,7 +209,7 @@ fn waiters(states: &[&KeyState], holder: Option<&HoldRead>) -> Vec<WaiterRead> {
     let Some(longest) = states.iter().rev().max_by_key(|state| state.queue.len()) else {
         return Vec::new();
     };
-    let mut waiters: Vec<WaiterRead> = longest
+    let mut waiters: Vec<WaiterReading> = longest
         .queue
         .iter()
         .filter(|waiter| {
@@ -217,19 +217,20 @@ fn waiters(states: &[&KeyState], holder: Option<&HoldRead>) -> Vec<WaiterRead> {
                 .get(waiter.id.as_str())
                 .is_some_and(|votes| 2 * votes > states.len())
         })
-        .map(|waiter| WaiterRead {
+        .map(|waiter| WaiterReading {
             id: printable(waiter.id.as_bytes()).into(),
             host: waiter.host.as_deref().map(Into::into),
             pid: waiter.pid,
             since_ms: waiter.since.map(unix_ms),
         })
         .collect();
-    let is_holder = |waiter: &WaiterRead, who: &Who| {
-        waiter.pid == Some(who.pid) && waiter.since_ms.is_some_and(|since| since < who.since_ms)
+    let is_holder = |waiter: &WaiterReading, client: &Client| {
+        waiter.pid == Some(client.pid)
+            && waiter.since_ms.is_some_and(|since| since < client.since_ms)
     };
-    let who = holder.and_then(|holder| holder.who.as_ref());
-    if let (Some(first), Some(who)) = (waiters.first(), who)
-        && is_holder(first, who)
+    let client = holder.and_then(|holder| holder.client.as_ref());
+    if let (Some(first), Some(client)) = (waiters.first(), client)
+        && is_holder(first, client)
     {
         waiters.remove(0);
     }
@@ -237,9 +238,9 @@ fn waiters(states: &[&KeyState], holder: Option<&HoldRead>) -> Vec<WaiterRead> {
     waiters
 }
 
-fn answer(state: &Result<KeyState, quorate::Fault>) -> AnswerRead {
+fn answer(state: &Result<KeyState, quorate::Fault>) -> MasterReading {
     match state {
-        Ok(state) => AnswerRead {
+        Ok(state) => MasterReading {
             state: if state.holder.is_some() {
                 "held"
             } else {
@@ -248,7 +249,7 @@ fn answer(state: &Result<KeyState, quorate::Fault>) -> AnswerRead {
             left_ms: state.ttl_left.map(millis),
             error: None,
         },
-        Err(fault) => AnswerRead {
+        Err(fault) => MasterReading {
             state: "error",
             left_ms: None,
             error: Some(fault_text(fault).into()),
@@ -261,8 +262,8 @@ pub(crate) fn fault_text(fault: &quorate::Fault) -> String {
     quorate::redact::redact(&fault.to_string()).into_owned()
 }
 
-fn who(note: &Note) -> Who {
-    Who {
+fn client(note: &Note) -> Client {
+    Client {
         host: note.host.as_str().into(),
         pid: note.pid,
         process: note.process.as_str().into(),
@@ -271,7 +272,7 @@ fn who(note: &Note) -> Who {
     }
 }
 
-impl Who {
+impl Client {
     /// The client as text: host, pid and program.
     pub(crate) fn text(&self) -> String {
         format!("{} pid {} ({})", self.host, self.pid, self.process)

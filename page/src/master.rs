@@ -1,6 +1,6 @@
 //! The state of one master, and the events that a new answer means.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::lock::{fault_text, millis};
 use crate::verdict::{Level, MasterFacts};
 
 /// How many round trips the page remembers for each master.
-const MAX_TRIPS: usize = 120;
+const MAX_ROUND_TRIPS: usize = 120;
 
 /// A finding of `quorate doctor` about one master.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -35,15 +35,16 @@ pub(crate) struct MasterRecord {
     /// The last answer: `Ok` if the master votes. `None` before the first answer.
     answer: Option<Result<(), Fault>>,
     /// Round trips in milliseconds, the last one at the end; `None` for an answer that did not come.
-    trips: VecDeque<Option<f32>>,
+    round_trips: VecDeque<Option<f32>>,
     inspection: Option<Inspection>,
     /// When the inspection was made.
     inspected_ms: u64,
     pub(crate) findings: Vec<Finding>,
-    /// How often the master answered, and gave no vote.
+    /// How often the master answered with a vote.
     pub(crate) answers: u64,
-    pub(crate) faults: u64,
-    pub(crate) trip_seconds: f64,
+    /// How often the master gave no vote, by the kind of the fault.
+    pub(crate) faults: BTreeMap<&'static str, u64>,
+    pub(crate) round_trip_seconds: f64,
 }
 
 /// A master as the page shows it.
@@ -71,13 +72,13 @@ impl MasterRecord {
         Self {
             name: name.into(),
             answer: None,
-            trips: VecDeque::new(),
+            round_trips: VecDeque::new(),
             inspection: None,
             inspected_ms: 0,
             findings: Vec::new(),
             answers: 0,
-            faults: 0,
-            trip_seconds: 0.0,
+            faults: BTreeMap::new(),
+            round_trip_seconds: 0.0,
         }
     }
 
@@ -93,42 +94,42 @@ impl MasterRecord {
             Err(Fault::WrongType) => Ok(()),
             other => other,
         };
-        let trip = answer.is_ok().then_some(latency.as_secs_f32() * 1e3);
-        if self.trips.len() >= MAX_TRIPS {
-            self.trips.pop_front();
+        let round_trip = answer.is_ok().then_some(latency.as_secs_f32() * 1e3);
+        if self.round_trips.len() >= MAX_ROUND_TRIPS {
+            self.round_trips.pop_front();
         }
-        self.trips
-            .push_back(trip.map(|trip| (trip * 100.0).round() / 100.0));
+        self.round_trips
+            .push_back(round_trip.map(|round_trip| (round_trip * 100.0).round() / 100.0));
         match &answer {
             Ok(()) => {
                 self.answers += 1;
-                self.trip_seconds += latency.as_secs_f64();
+                self.round_trip_seconds += latency.as_secs_f64();
             }
-            Err(_) => self.faults += 1,
+            Err(fault) => *self.faults.entry(fault.kind()).or_default() += 1,
         }
-        let was = self.state();
-        let before = self.answer.replace(answer);
+        let previous_state = self.state();
+        let previous = self.answer.replace(answer);
         let kind = match &self.answer {
             // The first answer of a master that votes is no news.
-            Some(Ok(())) => before
+            Some(Ok(())) => previous
                 .as_ref()
                 .is_some_and(Result::is_err)
                 .then_some(EventKind::MasterUp)?,
             Some(Err(Fault::Quarantined(_))) => EventKind::MasterGuarded,
             _ => EventKind::MasterDown,
         };
-        let is_same = before.is_some() && was == self.state();
+        let is_same = previous.is_some() && previous_state == self.state();
         (!is_same).then(|| self.event(kind, now_ms))
     }
 
     /// Takes in the result of an inspection. Returns an event if the server was restarted or replaced.
     pub(crate) fn inspect(&mut self, inspection: Inspection, now_ms: u64) -> Option<Event> {
-        let is_other_run = self.inspection.as_ref().is_some_and(|before| {
-            let other_id = before.run_id.is_some()
+        let is_other_run = self.inspection.as_ref().is_some_and(|previous| {
+            let other_id = previous.run_id.is_some()
                 && inspection.run_id.is_some()
-                && before.run_id != inspection.run_id;
-            let is_younger = match (before.uptime, inspection.uptime) {
-                (Some(before), Some(uptime)) => uptime + Duration::from_secs(1) < before,
+                && previous.run_id != inspection.run_id;
+            let is_younger = match (previous.uptime, inspection.uptime) {
+                (Some(previous), Some(uptime)) => uptime + Duration::from_secs(1) < previous,
                 _ => false,
             };
             other_id || is_younger
@@ -198,8 +199,8 @@ impl MasterRecord {
     }
 
     /// The last round trip in milliseconds; `None` if the last answer did not come.
-    pub(crate) fn trip_ms(&self) -> Option<f32> {
-        self.trips.back().copied().flatten()
+    pub(crate) fn last_round_trip_ms(&self) -> Option<f32> {
+        self.round_trips.back().copied().flatten()
     }
 
     /// The master as the page shows it. `whole`: with all round trips, not only the last one.
@@ -223,8 +224,8 @@ impl MasterRecord {
             up_since_ms: uptime.map(|uptime| self.inspected_ms.saturating_sub(millis(uptime))),
             marked: inspection.and_then(|inspection| inspection.marked),
             missing_rights: missing.iter().map(ToString::to_string).collect(),
-            round_trip_ms: self.trip_ms(),
-            round_trips: whole.then_some(&self.trips),
+            round_trip_ms: self.last_round_trip_ms(),
+            round_trips: whole.then_some(&self.round_trips),
             findings: &self.findings,
         }
     }
@@ -237,23 +238,27 @@ mod tests {
     #[test]
     fn master_has_one_event_for_each_change_of_its_state() {
         let mut master = MasterRecord::new("m1");
-        let trip = Duration::from_micros(420);
-        let mut update = |answer| master.update(answer, trip, 1_000).map(|event| event.kind);
+        let round_trip = Duration::from_micros(420);
+        let mut update = |answer| {
+            master
+                .update(answer, round_trip, 1_000)
+                .map(|event| event.kind)
+        };
         let down = || Err(Fault::Down("refused".into()));
         assert_eq!(update(Ok(())), None);
         assert_eq!(update(down()), Some(EventKind::MasterDown));
         assert_eq!(update(down()), None);
         assert_eq!(
-            update(Err(Fault::Quarantined(trip))),
+            update(Err(Fault::Quarantined(round_trip))),
             Some(EventKind::MasterGuarded)
         );
         assert_eq!(update(Err(Fault::Quarantined(Duration::ZERO))), None);
         assert_eq!(update(Err(Fault::WrongType)), Some(EventKind::MasterUp));
-        assert_eq!(master.trip_ms(), Some(0.42));
+        assert_eq!(master.last_round_trip_ms(), Some(0.42));
         assert!(master.votes());
         let mut absent = MasterRecord::new("m2");
         assert_eq!(
-            absent.update(down(), trip, 0).map(|event| event.kind),
+            absent.update(down(), round_trip, 0).map(|event| event.kind),
             Some(EventKind::MasterDown)
         );
     }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use crate::world::World;
+use crate::page_state::PageState;
 
 /// All metrics. The names that the library has as well have the same meaning.
-pub(crate) fn metrics(world: &World, now_ms: u64, viewers: usize) -> String {
-    let facts = world.facts(now_ms);
+pub(crate) fn metrics(page_state: &PageState, now_ms: u64, viewers: usize) -> String {
+    let facts = page_state.facts(now_ms);
     let mut text = String::new();
     let mut gauge = |name: &str, help: &str, value: f64| {
         let _ = writeln!(
@@ -58,7 +58,7 @@ pub(crate) fn metrics(world: &World, now_ms: u64, viewers: usize) -> String {
     gauge(
         "quorate_page_watching",
         "1 while the page asks the masters, else 0",
-        f64::from(u8::from(world.is_watching)),
+        f64::from(u8::from(page_state.is_watching)),
     );
     gauge(
         "quorate_page_viewers",
@@ -68,17 +68,18 @@ pub(crate) fn metrics(world: &World, now_ms: u64, viewers: usize) -> String {
     gauge(
         "quorate_page_events",
         "Events in memory",
-        world.ring.len() as f64,
+        page_state.ring.len() as f64,
     );
     gauge(
         "quorate_page_history_failed",
         "1 if the history file cannot be written, else 0",
-        f64::from(u8::from(world.file_error().is_some())),
+        f64::from(u8::from(page_state.file_error().is_some())),
     );
     text += "# HELP quorate_node_replies_total The results of requests to a master\n# TYPE quorate_node_replies_total counter\n";
-    for master in &world.masters {
+    for master in &page_state.masters {
         let node = label(&master.name);
-        for (outcome, count) in [("ok", master.answers), ("fault", master.faults)] {
+        let faults = master.faults.iter().map(|(kind, count)| (*kind, *count));
+        for (outcome, count) in std::iter::once(("ok", master.answers)).chain(faults) {
             let _ = writeln!(
                 text,
                 "quorate_node_replies_total{{node=\"{node}\",phase=\"look\",outcome=\"{outcome}\"}} {count}"
@@ -86,12 +87,12 @@ pub(crate) fn metrics(world: &World, now_ms: u64, viewers: usize) -> String {
         }
     }
     text += "# HELP quorate_node_reply_seconds How long a master took to answer\n# TYPE quorate_node_reply_seconds summary\n";
-    for master in &world.masters {
+    for master in &page_state.masters {
         let node = label(&master.name);
         let _ = writeln!(
             text,
             "quorate_node_reply_seconds_sum{{node=\"{node}\",phase=\"look\"}} {}",
-            master.trip_seconds
+            master.round_trip_seconds
         );
         let _ = writeln!(
             text,
@@ -107,4 +108,30 @@ fn label(text: &str) -> String {
     text.replace('\\', r"\\")
         .replace('"', "\\\"")
         .replace('\n', r"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::master::MasterRecord;
+
+    #[test]
+    fn answers_of_a_master_have_the_outcomes_of_the_library() {
+        let mut page_state = PageState::new(Vec::new(), 1_000, 60_000, 1);
+        let mut master = MasterRecord::new("a\"b");
+        let round_trip = std::time::Duration::from_millis(250);
+        for answer in [Ok(()), Ok(()), Err(quorate::Fault::Stalled)] {
+            master.update(answer, round_trip, 1);
+        }
+        page_state.masters = vec![master];
+        let text = metrics(&page_state, 2, 0);
+        for line in [
+            r#"quorate_node_replies_total{node="a\"b",phase="look",outcome="ok"} 2"#,
+            r#"quorate_node_replies_total{node="a\"b",phase="look",outcome="stalled"} 1"#,
+            r#"quorate_node_reply_seconds_sum{node="a\"b",phase="look"} 0.5"#,
+            "quorate_page_masters 1",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}: {text}");
+        }
+    }
 }

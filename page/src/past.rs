@@ -90,7 +90,10 @@ fn hold_key(event: &Event) -> Option<HoldKey<'_>> {
 }
 
 /// Computes the past of a window from the events, oldest first.
-pub(crate) fn past<'a>(events: impl Iterator<Item = &'a Event>, window: &Window<'_>) -> Past<'a> {
+pub(crate) fn compute_past<'a>(
+    events: impl Iterator<Item = &'a Event>,
+    window: &Window<'_>,
+) -> Past<'a> {
     let mut holds = Spans::default();
     let mut waits = Spans::default();
     let mut gaps = Gaps::default();
@@ -183,14 +186,18 @@ impl<'a> Spans<'a> {
         };
         ended.to_ms = Some(event.at_ms);
         ended.end = kind;
-        match self.open.remove(&key).or_else(|| self.unnamed(&key)) {
+        match self
+            .open
+            .remove(&key)
+            .or_else(|| self.remove_open_without_note(&key))
+        {
             Some(index) => self.all[index] = ended,
             None => self.all.push(ended),
         }
     }
 
     /// The open hold of the same lock that had no note yet when it began.
-    fn unnamed(&mut self, key: &HoldKey<'a>) -> Option<usize> {
+    fn remove_open_without_note(&mut self, key: &HoldKey<'a>) -> Option<usize> {
         let fits = |other: &&HoldKey<'a>| {
             other.0 == key.0 && other.3 == key.3 && (other.1.is_none() || other.1 == key.1)
         };
@@ -301,7 +308,7 @@ mod tests {
             event(EventKind::Released, 200, 90),
             event(EventKind::Taken, 300, 290),
         ];
-        let past = past(events.iter(), &window(0, 1_000));
+        let past = compute_past(events.iter(), &window(0, 1_000));
         let times: Vec<_> = past
             .holds
             .iter()
@@ -315,7 +322,7 @@ mod tests {
     #[test]
     fn hold_whose_first_event_is_forgotten_is_shown() {
         let events = [event(EventKind::Expired, 200, 90)];
-        let past = past(events.iter(), &window(0, 1_000));
+        let past = compute_past(events.iter(), &window(0, 1_000));
         assert_eq!(past.holds[0].from_ms, 90);
         assert_eq!(past.holds[0].end, Some(EventKind::Expired));
     }
@@ -327,7 +334,10 @@ mod tests {
             ..event(EventKind::Taken, 100, 90)
         };
         let events = [without_note, event(EventKind::Released, 200, 90)];
-        assert_eq!(past(events.iter(), &window(0, 1_000)).holds.len(), 1);
+        assert_eq!(
+            compute_past(events.iter(), &window(0, 1_000)).holds.len(),
+            1
+        );
         assert!(open_holds(events.iter()).is_empty());
         assert_eq!(open_holds(events[..1].iter()).len(), 1);
     }
@@ -343,13 +353,20 @@ mod tests {
             event(EventKind::Released, 200, 90),
             other,
         ];
-        assert!(past(events.iter(), &window(300, 400)).holds.is_empty());
-        assert_eq!(past(events.iter(), &window(150, 160)).holds.len(), 1);
+        assert!(
+            compute_past(events.iter(), &window(300, 400))
+                .holds
+                .is_empty()
+        );
+        assert_eq!(
+            compute_past(events.iter(), &window(150, 160)).holds.len(),
+            1
+        );
         let one = Window {
             lock: Some("l:b"),
             ..window(0, 1_000)
         };
-        let past = past(events.iter(), &one);
+        let past = compute_past(events.iter(), &one);
         assert_eq!((past.holds.len(), past.total), (1, 1));
     }
 
@@ -361,7 +378,7 @@ mod tests {
             Event::new(EventKind::QuorumRestored, 30),
             Event::new(EventKind::WatchBegan, 500),
         ];
-        let past = past(events.iter(), &window(0, 1_000));
+        let past = compute_past(events.iter(), &window(0, 1_000));
         let gaps: Vec<_> = past
             .gaps
             .iter()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quorate::LockName;
 
 use crate::event::{Event, EventKind};
-use crate::lock::{HoldRead, Kind, Reading, State, WaiterRead, Who, lock_id};
+use crate::lock::{Client, HoldReading, Kind, Reading, State, WaiterReading, lock_id};
 use crate::text::{json_name, shell_word};
 
 /// A hold whose time left is below this part of its ttl has not been renewed in time. Holders renew when two thirds
@@ -24,7 +24,7 @@ const RENEWAL_STEP_MS: u64 = 150;
 #[derive(Clone, Debug)]
 pub(crate) struct SeenHold {
     key: u64,
-    pub(crate) who: Option<Who>,
+    pub(crate) client: Option<Client>,
     pub(crate) from_ms: u64,
     /// Whether the page saw the lock without this hold shortly before `from_ms`.
     pub(crate) is_start_seen: bool,
@@ -146,7 +146,7 @@ impl Record {
             reading
                 .holds
                 .iter()
-                .any(|hold| open.fits(hold.who.as_ref(), reading.token))
+                .any(|hold| open.fits(hold.client.as_ref(), reading.token))
         };
         let (_, ended): (Vec<_>, Vec<_>) = self.open.iter().cloned().partition(is_open);
         self.open.retain(is_open);
@@ -163,7 +163,7 @@ impl Record {
 
     fn update_hold(
         &mut self,
-        read: &HoldRead,
+        read: &HoldReading,
         token: Option<u64>,
         now_ms: u64,
         events: &mut Vec<Event>,
@@ -175,7 +175,7 @@ impl Record {
         };
         let hold = &mut self.holds[index];
         // The holder writes its note shortly after it took the lock.
-        hold.who = hold.who.take().or_else(|| read.who.clone());
+        hold.client = hold.client.take().or_else(|| read.client.clone());
         hold.token = hold.token.or(token);
         let was_overdue = hold.is_overdue;
         hold.renew(read.left_ms, elapsed_ms, now_ms);
@@ -192,7 +192,7 @@ impl Record {
 
     fn begin_hold(
         &mut self,
-        read: &HoldRead,
+        read: &HoldReading,
         token: Option<u64>,
         now_ms: u64,
         events: &mut Vec<Event>,
@@ -200,16 +200,16 @@ impl Record {
         let open = self
             .open
             .iter()
-            .position(|open| open.fits(read.who.as_ref(), token));
+            .position(|open| open.fits(read.client.as_ref(), token));
         let open = open.map(|index| self.open.remove(index));
-        let by_note = read.who.as_ref().map(|who| who.since_ms);
+        let by_note = read.client.as_ref().map(|client| client.since_ms);
         let from_ms = match &open {
             Some(open) => open.from_ms,
             None => believed(by_note, self.known_ms, now_ms),
         };
         let hold = SeenHold {
             key: read.key,
-            who: read.who.clone(),
+            client: read.client.clone(),
             from_ms,
             is_start_seen: open.is_some() || self.known_ms > 0,
             left_ms: read.left_ms,
@@ -228,15 +228,15 @@ impl Record {
     fn hold_event(&self, kind: EventKind, hold: &SeenHold, now_ms: u64) -> Event {
         Event {
             lock: Some(self.id.clone()),
-            host: hold.who.as_ref().map(|who| who.host.clone()),
-            holder: hold.who.as_ref().map(|who| who.text().into()),
+            host: hold.client.as_ref().map(|client| client.host.clone()),
+            holder: hold.client.as_ref().map(|client| client.text().into()),
             token: hold.token,
             from_ms: Some(hold.from_ms),
             ..Event::new(kind, now_ms)
         }
     }
 
-    fn update_waits(&mut self, waiters: &[WaiterRead], now_ms: u64, events: &mut Vec<Event>) {
+    fn update_waits(&mut self, waiters: &[WaiterReading], now_ms: u64, events: &mut Vec<Event>) {
         let earliest = self.read_ms;
         let mut known = std::mem::take(&mut self.waits);
         for waiter in waiters {
@@ -303,8 +303,8 @@ impl Record {
 }
 
 impl OpenHold {
-    fn fits(&self, who: Option<&Who>, token: Option<u64>) -> bool {
-        let holder = who.map(Who::text);
+    fn fits(&self, client: Option<&Client>, token: Option<u64>) -> bool {
+        let holder = client.map(Client::text);
         self.token == token && self.holder.as_deref() == holder.as_deref()
     }
 }
@@ -352,23 +352,23 @@ fn believed(by_client_ms: Option<u64>, without_ms: u64, first_seen_ms: u64) -> u
 mod tests {
     use super::*;
 
-    fn hold(key: u64, left_ms: u64) -> HoldRead {
-        let who = Who {
+    fn hold(key: u64, left_ms: u64) -> HoldReading {
+        let client = Client {
             host: "app-1".into(),
             pid: 7,
             process: "job".into(),
             note: None,
             since_ms: 900,
         };
-        HoldRead {
+        HoldReading {
             key,
-            who: Some(who),
+            client: Some(client),
             left_ms: Some(left_ms),
         }
     }
 
-    fn reading(state: State, holds: Vec<HoldRead>, waiters: &[&str]) -> Reading {
-        let waiter = |id: &&str| WaiterRead {
+    fn reading(state: State, holds: Vec<HoldReading>, waiters: &[&str]) -> Reading {
+        let waiter = |id: &&str| WaiterReading {
             id: (*id).into(),
             host: None,
             pid: None,

@@ -13,9 +13,9 @@ use crate::access::{Access, Refusal};
 use crate::body::{PageBody, Progress};
 use crate::hub::{Hub, MAX_VIEWERS, now_ms};
 use crate::metrics::metrics;
-use crate::past::{Window, past};
-use crate::picture::{MAX_SHOWN_LOCKS, Query};
+use crate::past::{Window, compute_past};
 use crate::ring::MAX_AGE_MS;
+use crate::state_json::{MAX_SHOWN_LOCKS, Query};
 
 const HTML: &str = "text/html; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -65,7 +65,7 @@ pub(crate) fn answer<B>(
     access: &Access,
     progress: &Progress,
 ) -> Response<PageBody> {
-    progress.note();
+    progress.record_now();
     let path = request.uri().path();
     if let Err(refusal) = access.check(request.method(), path, request.headers()) {
         return refused(refusal, progress);
@@ -81,8 +81,8 @@ pub(crate) fn answer<B>(
     match path {
         "/api/state" => answer(
             JSON,
-            hub.world()
-                .whole(&state_query(query), now_ms(), hub.viewers()),
+            hub.page_state()
+                .full_state_json(&state_query(query), now_ms(), hub.viewers()),
         ),
         "/api/history" => answer(JSON, history(query, hub)),
         "/api/events" if request.method() == Method::HEAD => {
@@ -91,7 +91,7 @@ pub(crate) fn answer<B>(
         "/api/events" => events(hub, progress),
         "/metrics" => answer(
             "text/plain; version=0.0.4; charset=utf-8",
-            metrics(&hub.world(), now_ms(), hub.viewers()),
+            metrics(&hub.page_state(), now_ms(), hub.viewers()),
         ),
         "/healthz" => health(hub, progress),
         _ => response(
@@ -160,9 +160,9 @@ fn events(hub: &Arc<Hub>, progress: &Progress) -> Response<PageBody> {
 }
 
 fn health(hub: &Arc<Hub>, progress: &Progress) -> Response<PageBody> {
-    let world = hub.world();
-    let silent_ms = now_ms().saturating_sub(world.probed_ms.max(world.started_ms));
-    if world.is_watching && silent_ms > STUCK_MS {
+    let page_state = hub.page_state();
+    let silent_ms = now_ms().saturating_sub(page_state.probed_ms.max(page_state.started_ms));
+    if page_state.is_watching && silent_ms > STUCK_MS {
         return response(
             StatusCode::SERVICE_UNAVAILABLE,
             TEXT,
@@ -209,8 +209,8 @@ fn history(query: &str, hub: &Hub) -> String {
         now_ms,
         lock: lock.as_deref(),
     };
-    let world = hub.world();
-    serde_json::to_string(&past(world.ring.iter(), &window)).unwrap_or_default()
+    let page_state = hub.page_state();
+    serde_json::to_string(&compute_past(page_state.ring.iter(), &window)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::world::World;
+    use crate::page_state::PageState;
 
     #[tokio::test]
     async fn idle_connection_is_closed_before_a_busy_one() {
@@ -124,7 +124,7 @@ mod tests {
         let mut connection = |is_busy: bool| {
             let progress = Progress::default();
             if is_busy {
-                progress.note();
+                progress.record_now();
             }
             Connection {
                 task: tasks.spawn(std::future::pending::<()>()),
@@ -149,7 +149,7 @@ mod tests {
     async fn viewer_that_reads_nothing_is_dropped_and_a_viewer_that_reads_stays() {
         // The names of the masters make each message large, so that the buffers of the system are soon full.
         let masters = (0..2_000).map(|number| format!("master-{number}-{}", "x".repeat(500)));
-        let hub = Arc::new(Hub::new(World::new(
+        let hub = Arc::new(Hub::new(PageState::new(
             masters.collect(),
             1_000,
             60_000,

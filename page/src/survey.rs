@@ -13,8 +13,8 @@ use crate::elections::{Elections, LeaderWatch};
 use crate::hub::{Hub, now_ms};
 use crate::lock::{has_leader, lock_id};
 use crate::master::Finding;
-use crate::pace::Budget;
-use crate::world::MAX_LOCKS;
+use crate::page_state::MAX_LOCKS;
+use crate::schedule::Budget;
 
 /// The name whose status shows which masters vote. Nobody needs to lock it.
 const PROBE: &str = "quorate-page";
@@ -50,34 +50,34 @@ const JOBS: [Job; 5] = [
     Job::Values,
 ];
 
-/// The answer to a request, with the time that it took.
+/// The answer to a request, with the time until it arrived.
 enum Answer {
     Probe(Option<Status>),
     Names {
         list: NameList,
-        began_ms: u64,
+        started_at_ms: u64,
     },
     Locks {
-        asked: Vec<Arc<str>>,
+        requested_ids: Vec<Arc<str>>,
         listed: Vec<Listed>,
-        took: Duration,
+        elapsed: Duration,
     },
     Inspect(Vec<Inspection>),
     Values {
-        seen: Vec<SeenValue>,
-        took: Duration,
+        values: Vec<SeenValue>,
+        elapsed: Duration,
     },
 }
 
 /// When the next request of each kind is due, and what it may cost.
-struct Plan {
+struct JobSchedule {
     /// `None` while a request of this kind is under way.
     due: [Option<Instant>; 5],
     names: Budget,
     locks: Budget,
 }
 
-impl Plan {
+impl JobSchedule {
     fn new(now: Instant, percent: f64) -> Self {
         let budget = || Budget::new(percent / 2.0, now_ms());
         Self {
@@ -87,29 +87,29 @@ impl Plan {
         }
     }
 
-    fn set(&mut self, job: Job, due: Option<Instant>) {
+    fn set_due(&mut self, job: Job, due: Option<Instant>) {
         self.due[job as usize] = due;
     }
 
     /// The jobs that are due.
-    fn due(&self, now: Instant) -> impl Iterator<Item = Job> + use<> {
+    fn due_jobs(&self, now: Instant) -> impl Iterator<Item = Job> + use<> {
         let due = self.due;
         JOBS.into_iter()
             .filter(move |job| due[*job as usize].is_some_and(|due| due <= now))
     }
 
-    fn next(&self) -> Option<Instant> {
+    fn next_due(&self) -> Option<Instant> {
         self.due.iter().flatten().min().copied()
     }
 }
 
 /// The elections with a leader among the locks of an answer.
-fn led_elections(answer: &Answer) -> Vec<(Arc<str>, LockName)> {
+fn elections_with_leader(answer: &Answer) -> Vec<(Arc<str>, LockName)> {
     let Answer::Locks { listed, .. } = answer else {
         return Vec::new();
     };
-    let led = listed.iter().filter(|listed| has_leader(listed));
-    let named = led.map(|listed| {
+    let with_leader = listed.iter().filter(|listed| has_leader(listed));
+    let named = with_leader.map(|listed| {
         let name = LockName {
             resource: listed.resource.clone(),
             slot: listed.slot,
@@ -134,41 +134,41 @@ impl Survey {
     pub(crate) async fn run(self) {
         loop {
             while !self.hub.is_watched() {
-                self.hub.world().watch(false, now_ms());
+                self.hub.page_state().set_watched(false, now_ms());
                 self.hub.arrived.notified().await;
             }
-            self.hub.world().watch(true, now_ms());
-            self.watch().await;
+            self.hub.page_state().set_watched(true, now_ms());
+            self.ask_while_watched().await;
         }
     }
 
     /// Asks the masters until nobody watches.
-    async fn watch(&self) {
-        let mut plan = Plan::new(Instant::now(), self.percent);
+    async fn ask_while_watched(&self) {
+        let mut schedule = JobSchedule::new(Instant::now(), self.percent);
         let mut elections = Elections::default();
         let mut leader_changes = FuturesUnordered::new();
         let mut under_way: FuturesUnordered<BoxFuture<'_, Answer>> = FuturesUnordered::new();
         while self.hub.is_watched() {
             let now = Instant::now();
-            for job in plan.due(now) {
+            for job in schedule.due_jobs(now) {
                 match self.start(job) {
                     Some(request) => {
                         under_way.push(request);
-                        plan.set(job, None);
+                        schedule.set_due(job, None);
                     }
-                    None => plan.set(job, Some(now + self.idle_pause())),
+                    None => schedule.set_due(job, Some(now + self.idle_pause())),
                 }
             }
-            let next = plan.next().unwrap_or(now + self.interval);
+            let next = schedule.next_due().unwrap_or(now + self.interval);
             tokio::select! {
                 Some(answer) = under_way.next(), if !under_way.is_empty() => {
-                    let led = led_elections(&answer);
+                    let led = elections_with_leader(&answer);
                     let watches = elections.observe_new(&self.redlock, led);
                     leader_changes.extend(watches.into_iter().map(LeaderWatch::wait_for_change));
-                    self.take(answer, &mut plan);
+                    self.apply_answer(answer, &mut schedule);
                 }
                 Some(watch) = leader_changes.next(), if !leader_changes.is_empty() => {
-                    self.hub.world().follow.plan(watch.id(), 0);
+                    self.hub.page_state().read_schedule.plan(watch.id(), 0);
                     let watch = elections.after_change(watch);
                     leader_changes.extend(watch.map(LeaderWatch::wait_for_change));
                 }
@@ -179,7 +179,7 @@ impl Survey {
 
     /// How long to wait if no lock is due.
     fn idle_pause(&self) -> Duration {
-        let due_ms = self.hub.world().follow.next_due_ms();
+        let due_ms = self.hub.page_state().read_schedule.next_due_ms();
         let pause_ms = due_ms.map_or(MAX_IDLE_MS, |due| {
             due.saturating_sub(now_ms()).clamp(5, MAX_IDLE_MS)
         });
@@ -188,85 +188,103 @@ impl Survey {
 
     /// The request of a job; `None` if there is nothing to ask.
     fn start(&self, job: Job) -> Option<BoxFuture<'_, Answer>> {
-        let began = Instant::now();
+        let started_at = Instant::now();
         Some(match job {
             Job::Probe => {
                 Box::pin(async move { Answer::Probe(self.redlock.status(PROBE).await.ok()) })
             }
             Job::Names => {
-                let began_ms = now_ms();
+                let started_at_ms = now_ms();
                 Box::pin(async move {
                     let list = self.redlock.list_names("", MAX_LOCKS).await;
-                    Answer::Names { list, began_ms }
+                    Answer::Names {
+                        list,
+                        started_at_ms,
+                    }
                 })
             }
             Job::Locks => {
-                let (asked, names) = self.hub.world().due_locks(now_ms(), LOCKS_AT_A_TIME);
+                let (requested_ids, names) =
+                    self.hub.page_state().due_locks(now_ms(), LOCKS_AT_A_TIME);
                 if names.is_empty() {
                     return None;
                 }
                 Box::pin(async move {
                     let listed = self.redlock.statuses(&names).await;
                     Answer::Locks {
-                        asked,
+                        requested_ids,
                         listed,
-                        took: began.elapsed(),
+                        elapsed: started_at.elapsed(),
                     }
                 })
             }
             Job::Inspect => Box::pin(async move { Answer::Inspect(self.redlock.inspect().await) }),
             Job::Values => Box::pin(async move {
-                let seen = self.redlock.glance_at_values().await;
+                let values = self.redlock.glance_at_values().await;
                 Answer::Values {
-                    seen,
-                    took: began.elapsed(),
+                    values,
+                    elapsed: started_at.elapsed(),
                 }
             }),
         })
     }
 
     /// Takes in an answer, and plans the next request of its kind.
-    fn take(&self, answer: Answer, plan: &mut Plan) {
+    fn apply_answer(&self, answer: Answer, schedule: &mut JobSchedule) {
         let (now, time_ms) = (Instant::now(), now_ms());
         let interval_ms = u64::try_from(self.interval.as_millis()).unwrap_or(u64::MAX);
         let after_ms = |ms| Some(now + Duration::from_millis(ms));
-        let trip_micros = self.trip_micros();
-        let micros = |took: Duration| u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let round_trip_micros = self.round_trip_micros();
+        let micros = |elapsed: Duration| u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         match answer {
             Answer::Probe(status) => {
-                let mut world = self.hub.world();
+                let mut page_state = self.hub.page_state();
                 if let Some(status) = &status {
-                    world.take_probe(status, time_ms);
+                    page_state.apply_probe(status, time_ms);
                 }
-                world.check_file(time_ms);
-                plan.set(Job::Probe, after_ms(interval_ms));
-                drop(world);
+                page_state.check_file(time_ms);
+                schedule.set_due(Job::Probe, after_ms(interval_ms));
+                drop(page_state);
                 self.hub.publish();
             }
-            Answer::Names { list, began_ms } => {
-                let took = list.fastest;
-                self.hub
-                    .world()
-                    .take_names(list.names, list.complete, began_ms, time_ms);
-                let pause_ms =
-                    plan.names
-                        .pause_ms(micros(took), trip_micros, 0, interval_ms, time_ms);
-                plan.set(Job::Names, after_ms(pause_ms));
+            Answer::Names {
+                list,
+                started_at_ms,
+            } => {
+                let elapsed = list.fastest;
+                self.hub.page_state().apply_names(
+                    list.names,
+                    list.complete,
+                    started_at_ms,
+                    time_ms,
+                );
+                let pause_ms = schedule.names.pause_ms(
+                    micros(elapsed),
+                    round_trip_micros,
+                    0,
+                    interval_ms,
+                    time_ms,
+                );
+                schedule.set_due(Job::Names, after_ms(pause_ms));
             }
             Answer::Locks {
-                asked,
+                requested_ids,
                 listed,
-                took,
+                elapsed,
             } => {
-                let mut world = self.hub.world();
-                let before = world.ring.last_seq();
-                world.take_locks(&asked, &listed, time_ms);
-                let has_news = world.ring.last_seq() != before;
-                let pause_ms =
-                    plan.locks
-                        .pause_ms(micros(took), trip_micros, asked.len(), 5, time_ms);
-                plan.set(Job::Locks, after_ms(pause_ms));
-                drop(world);
+                let mut page_state = self.hub.page_state();
+                let last_seq_before = page_state.ring.last_seq();
+                page_state.apply_locks(&requested_ids, &listed, time_ms);
+                let has_news = page_state.ring.last_seq() != last_seq_before;
+                let pause_ms = schedule.locks.pause_ms(
+                    micros(elapsed),
+                    round_trip_micros,
+                    requested_ids.len(),
+                    5,
+                    time_ms,
+                );
+                schedule.set_due(Job::Locks, after_ms(pause_ms));
+                drop(page_state);
                 if has_news {
                     self.hub.publish();
                 }
@@ -274,32 +292,32 @@ impl Survey {
             Answer::Inspect(inspections) => {
                 let findings = (self.judge)(&inspections);
                 self.hub
-                    .world()
-                    .take_inspections(inspections, findings, time_ms);
-                plan.set(Job::Inspect, Some(now + INSPECT_PAUSE));
+                    .page_state()
+                    .apply_inspections(inspections, findings, time_ms);
+                schedule.set_due(Job::Inspect, Some(now + INSPECT_PAUSE));
             }
-            Answer::Values { seen, took } => {
-                self.hub.world().take_values(&seen, time_ms);
-                let pause_ms = plan.names.pause_ms(
-                    micros(took),
-                    trip_micros,
-                    seen.len(),
+            Answer::Values { values, elapsed } => {
+                self.hub.page_state().apply_values(&values, time_ms);
+                let pause_ms = schedule.names.pause_ms(
+                    micros(elapsed),
+                    round_trip_micros,
+                    values.len(),
                     VALUES_PAUSE_MS,
                     time_ms,
                 );
-                plan.set(Job::Values, after_ms(pause_ms));
+                schedule.set_due(Job::Values, after_ms(pause_ms));
             }
         }
     }
 
     /// The shortest last round trip to any master, in microseconds; 0 if none answered.
-    fn trip_micros(&self) -> u64 {
-        let world = self.hub.world();
-        let trips = world
+    fn round_trip_micros(&self) -> u64 {
+        let page_state = self.hub.page_state();
+        let round_trips = page_state
             .masters
             .iter()
-            .filter_map(super::master::MasterRecord::trip_ms);
-        let shortest = trips.fold(f32::INFINITY, f32::min);
+            .filter_map(super::master::MasterRecord::last_round_trip_ms);
+        let shortest = round_trips.fold(f32::INFINITY, f32::min);
         if shortest.is_finite() {
             (shortest * 1e3) as u64
         } else {

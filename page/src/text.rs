@@ -61,18 +61,18 @@ fn quoted(name: &[u8]) -> String {
 }
 
 /// Formats milliseconds as a duration for people, with at most two units.
-pub(crate) fn human(ms: u64) -> String {
+pub(crate) fn human_duration(ms: u64) -> String {
     let seconds = ms / 1000;
-    let two = |large: u64, unit: &str, small: u64, small_unit: &str| match small {
+    let two_units = |large: u64, unit: &str, small: u64, small_unit: &str| match small {
         0 => format!("{large} {unit}"),
         _ => format!("{large} {unit} {small} {small_unit}"),
     };
     match seconds {
         0 => format!("{ms} ms"),
         1..120 => format!("{seconds} s"),
-        120..3600 => two(seconds / 60, "min", seconds % 60, "s"),
-        3600..172_800 => two(seconds / 3600, "h", seconds % 3600 / 60, "min"),
-        _ => two(seconds / 86_400, "d", seconds % 86_400 / 3600, "h"),
+        120..3600 => two_units(seconds / 60, "min", seconds % 60, "s"),
+        3600..172_800 => two_units(seconds / 3600, "h", seconds % 3600 / 60, "min"),
+        _ => two_units(seconds / 86_400, "d", seconds % 86_400 / 3600, "h"),
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
             (90_000_000, "25 h"),
             (200_000_000, "2 d 7 h"),
         ] {
-            assert_eq!(human(ms), text);
+            assert_eq!(human_duration(ms), text);
         }
     }
 }

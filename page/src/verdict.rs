@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::text::{count, human};
+use crate::text::{count, human_duration};
 
 /// The largest number of problems of one kind that the page names. It counts the others.
 const MAX_NAMED: usize = 4;
@@ -109,10 +109,13 @@ pub(crate) fn judge(facts: &Facts) -> Verdict {
     let locks = format!("{} held", are(facts.held, "lock"));
     let waits = match facts.waiters {
         0 => "nobody waits".to_owned(),
-        1 => format!("1 client waits, for {}", human(facts.longest_wait_ms)),
+        1 => format!(
+            "1 client waits, for {}",
+            human_duration(facts.longest_wait_ms)
+        ),
         waiters => format!(
             "{waiters} clients wait, the longest for {}",
-            human(facts.longest_wait_ms)
+            human_duration(facts.longest_wait_ms)
         ),
     };
     let problems = problems(facts);
@@ -298,10 +301,13 @@ fn lock_problems(facts: &Facts) -> Vec<Problem> {
 fn lock_problem(lock: &LockFacts) -> Problem {
     let waits = match lock.waiters {
         0 => String::new(),
-        1 => format!("1 client has waited for {}", human(lock.longest_wait_ms)),
+        1 => format!(
+            "1 client has waited for {}",
+            human_duration(lock.longest_wait_ms)
+        ),
         waiters => format!(
             "{waiters} clients wait, the first for {}",
-            human(lock.longest_wait_ms)
+            human_duration(lock.longest_wait_ms)
         ),
     };
     let holder = lock.holder.as_deref().unwrap_or("a client without a note");
@@ -309,13 +315,13 @@ fn lock_problem(lock: &LockFacts) -> Problem {
         let left = lock.left_ms.map_or_else(String::new, |left| {
             format!(
                 " If it stays silent, the lock becomes free in {}.",
-                human(left)
+                human_duration(left)
             )
         });
         (
             format!(
                 "its holder has not renewed it for {}",
-                human(lock.unrenewed_ms)
+                human_duration(lock.unrenewed_ms)
             ),
             format!(
                 "The holder is {holder}. It is dead, hung, cut off from the masters, or does not renew.{left} Check this process first."
@@ -324,7 +330,7 @@ fn lock_problem(lock: &LockFacts) -> Problem {
     } else {
         let held = lock
             .held_ms
-            .map_or_else(String::new, |held| format!(" for {}", human(held)));
+            .map_or_else(String::new, |held| format!(" for {}", human_duration(held)));
         (
             String::new(),
             format!(
@@ -391,8 +397,8 @@ fn value_problem(value: &ValueFacts, facts: &Facts) -> Option<Problem> {
         text: format!(
             "The last period that it recorded began {} ago. Before, a period began every {}. Look at its machine: \
              was quorate once started there?",
-            human(ago),
-            human(every)
+            human_duration(ago),
+            human_duration(every)
         ),
         commands: status(),
         lock: None,

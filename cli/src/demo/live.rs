@@ -21,13 +21,13 @@ const MAX_TTL: Duration = Duration::from_secs(8);
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// How long all masters are up before one of them is killed.
-const CALM: Duration = Duration::from_secs(25);
+const UP_TIME: Duration = Duration::from_secs(25);
 
 /// How long a killed master is down.
-const DOWN: Duration = Duration::from_secs(8);
+const DOWN_TIME: Duration = Duration::from_secs(8);
 
 /// One group of clients of the demo that take turns with a lock.
-struct Group {
+struct ClientGroup {
     request: fn(&Redlock) -> LockRequest,
     clients: usize,
     note: &'static str,
@@ -37,43 +37,43 @@ struct Group {
     pause_ms: u64,
 }
 
-const GROUPS: [Group; 6] = [
-    Group {
+const CLIENT_GROUPS: [ClientGroup; 6] = [
+    ClientGroup {
         request: |redlock| redlock.lock("demo:prizes"),
         clients: 5,
         note: "sells a prize",
         held_ms: (1_000, 3_000),
         pause_ms: 2_000,
     },
-    Group {
+    ClientGroup {
         request: |redlock| redlock.lock("deploy:web"),
         clients: 2,
         note: "rolls out version 42",
         held_ms: (4_000, 9_000),
         pause_ms: 12_000,
     },
-    Group {
+    ClientGroup {
         request: |redlock| redlock.lock("nightly-report"),
         clients: 1,
         note: "month end",
         held_ms: (40_000, 50_000),
         pause_ms: 15_000,
     },
-    Group {
+    ClientGroup {
         request: |redlock| redlock.semaphore("api", 3),
         clients: 5,
         note: "calls the rate-limited service",
         held_ms: (2_000, 6_000),
         pause_ms: 1_500,
     },
-    Group {
+    ClientGroup {
         request: |redlock| redlock.lock("catalogue").shared(),
         clients: 3,
         note: "reads the catalogue",
         held_ms: (3_000, 8_000),
         pause_ms: 4_000,
     },
-    Group {
+    ClientGroup {
         request: |redlock| redlock.lock("catalogue"),
         clients: 1,
         note: "writes the catalogue",
@@ -104,14 +104,14 @@ pub(super) async fn run(masters: &Arc<DemoMasters>) -> CommandResult {
     ));
     let mut tasks = JoinSet::new();
     let mut seed = 1;
-    for group in &GROUPS {
+    for group in &CLIENT_GROUPS {
         for _ in 0..group.clients {
             seed += 1;
-            tasks.spawn(take_turns(redlock()?, group, seed));
+            tasks.spawn(acquire_repeatedly(redlock()?, group, seed));
         }
     }
     for _ in 0..2 {
-        tasks.spawn(lead(redlock()?));
+        tasks.spawn(lead_repeatedly(redlock()?));
     }
     tasks.spawn(cause_faults(masters.clone()));
     tokio::select! {
@@ -125,18 +125,25 @@ pub(super) async fn run(masters: &Arc<DemoMasters>) -> CommandResult {
 }
 
 /// Takes the lock of a group again and again.
-async fn take_turns(redlock: Redlock, group: &'static Group, seed: u64) -> Result<(), Failure> {
-    let mut number = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+async fn acquire_repeatedly(
+    redlock: Redlock,
+    group: &'static ClientGroup,
+    seed: u64,
+) -> Result<(), Failure> {
+    let mut random_number = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     loop {
         // A generator of pseudorandom numbers (xorshift), so that the holds differ.
-        number ^= number << 13;
-        number ^= number >> 7;
-        number ^= number << 17;
+        random_number ^= random_number << 13;
+        random_number ^= random_number >> 7;
+        random_number ^= random_number << 17;
         let (shortest, longest) = group.held_ms;
-        let held = Duration::from_millis(shortest + number % (longest - shortest));
+        let held = Duration::from_millis(shortest + random_number % (longest - shortest));
         let request = (group.request)(&redlock).note(group.note);
         hold_for(request.acquire(), held).await?;
-        tokio::time::sleep(Duration::from_millis(group.pause_ms + number % 1_000)).await;
+        tokio::time::sleep(Duration::from_millis(
+            group.pause_ms + random_number % 1_000,
+        ))
+        .await;
     }
 }
 
@@ -150,12 +157,12 @@ async fn hold_for(
             guard.release().await;
             Ok(())
         }
-        Err(error) => unless_it_passes(&error),
+        Err(error) => ignore_passing_error(&error),
     }
 }
 
 /// Returns a failure, unless another client held the lock all the time, or too few masters answered in time.
-fn unless_it_passes(error: &AcquireError) -> Result<(), Failure> {
+fn ignore_passing_error(error: &AcquireError) -> Result<(), Failure> {
     match error {
         AcquireError::HeldByOther(_) | AcquireError::NoQuorum(_) | AcquireError::TooLate(_) => {
             Ok(())
@@ -165,7 +172,7 @@ fn unless_it_passes(error: &AcquireError) -> Result<(), Failure> {
 }
 
 /// Leads for a while, and resigns, again and again.
-async fn lead(redlock: Redlock) -> Result<(), Failure> {
+async fn lead_repeatedly(redlock: Redlock) -> Result<(), Failure> {
     loop {
         match redlock
             .election("scheduler")
@@ -177,7 +184,7 @@ async fn lead(redlock: Redlock) -> Result<(), Failure> {
                 leadership.resign().await;
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
-            Err(error) => unless_it_passes(&error)?,
+            Err(error) => ignore_passing_error(&error)?,
         }
     }
 }
@@ -188,7 +195,7 @@ async fn cause_faults(masters: Arc<DemoMasters>) -> Result<(), Failure> {
         return std::future::pending().await;
     }
     for master in (0..masters.count()).cycle().skip(1) {
-        for (pause, is_restart) in [(CALM, false), (DOWN, true)] {
+        for (pause, is_restart) in [(UP_TIME, false), (DOWN_TIME, true)] {
             tokio::time::sleep(pause).await;
             let masters = masters.clone();
             let event = Event::new(0, master, is_restart);

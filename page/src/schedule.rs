@@ -48,8 +48,8 @@ impl Budget {
     /// - `shortest_ms`: the pause if there is credit left
     pub(crate) fn pause_ms(
         &mut self,
-        took_micros: u64,
-        trip_micros: u64,
+        answer_micros: u64,
+        round_trip_micros: u64,
         locks: usize,
         shortest_ms: u64,
         now_ms: u64,
@@ -57,7 +57,9 @@ impl Budget {
         let earned = now_ms.saturating_sub(self.since_ms).saturating_mul(1_000) / self.part;
         self.since_ms = now_ms;
         let least_micros = MIN_LOCK_MICROS * locks as u64;
-        let cost = took_micros.saturating_sub(trip_micros).max(least_micros);
+        let cost = answer_micros
+            .saturating_sub(round_trip_micros)
+            .max(least_micros);
         let credit = self
             .credit_micros
             .saturating_add(earned)
@@ -71,13 +73,13 @@ impl Budget {
 
 /// When each known lock is read next.
 #[derive(Debug, Default)]
-pub(crate) struct Follow {
+pub(crate) struct ReadSchedule {
     due: BTreeSet<(u64, Arc<str>)>,
     /// The time in `due` of each lock.
     times: HashMap<Arc<str>, u64>,
 }
 
-impl Follow {
+impl ReadSchedule {
     /// Plans to read a lock at the time `due_ms`, instead of the time that was planned before.
     pub(crate) fn plan(&mut self, id: &Arc<str>, due_ms: u64) {
         if let Some(before_ms) = self.times.insert(id.clone(), due_ms) {
@@ -88,17 +90,17 @@ impl Follow {
 
     /// The locks to read now, at most `max`; those that have been due for longest first. The caller plans them again.
     pub(crate) fn take_due(&mut self, now_ms: u64, max: usize) -> Vec<Arc<str>> {
-        let mut taken = Vec::new();
-        while taken.len() < max
+        let mut due_ids = Vec::new();
+        while due_ids.len() < max
             && let Some((due_ms, _)) = self.due.first()
             && *due_ms <= now_ms
         {
             if let Some((_, id)) = self.due.pop_first() {
                 self.times.remove(&id);
-                taken.push(id);
+                due_ids.push(id);
             }
         }
-        taken
+        due_ids
     }
 
     /// When the next lock is due; `None` if no lock is known.
@@ -151,20 +153,20 @@ mod tests {
 
     #[test]
     fn locks_that_are_due_for_longest_are_read_first() {
-        let mut follow = Follow::default();
+        let mut read_schedule = ReadSchedule::default();
         for (id, due) in [("c", 30), ("a", 10), ("b", 20), ("d", 99)] {
-            follow.plan(&id.into(), due);
+            read_schedule.plan(&id.into(), due);
         }
-        assert_eq!(follow.next_due_ms(), Some(10));
+        assert_eq!(read_schedule.next_due_ms(), Some(10));
         assert_eq!(
-            follow.take_due(50, 2),
+            read_schedule.take_due(50, 2),
             ["a".into(), "b".into()] as [Arc<str>; 2]
         );
-        assert_eq!(follow.take_due(50, 9), ["c".into()] as [Arc<str>; 1]);
-        assert!(follow.take_due(50, 9).is_empty());
-        follow.plan(&"d".into(), 40);
+        assert_eq!(read_schedule.take_due(50, 9), ["c".into()] as [Arc<str>; 1]);
+        assert!(read_schedule.take_due(50, 9).is_empty());
+        read_schedule.plan(&"d".into(), 40);
         assert_eq!(
-            follow.take_due(100, 9),
+            read_schedule.take_due(100, 9),
             ["d".into()] as [Arc<str>; 1],
             "planned once"
         );

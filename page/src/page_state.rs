@@ -11,10 +11,10 @@ use crate::event::{Event, EventKind};
 use crate::history_file::HistoryFile;
 use crate::lock::{State, lock_id, read};
 use crate::master::{Finding, MasterRecord};
-use crate::pace::{Follow, reread_after_ms};
 use crate::past::open_holds;
 use crate::record::{OpenHold, Record};
 use crate::ring::Ring;
+use crate::schedule::{ReadSchedule, reread_after_ms};
 use crate::value::ValueRecord;
 use crate::verdict::{Facts, LockFacts, ValueFacts};
 
@@ -25,7 +25,7 @@ pub(crate) const MAX_LOCKS: usize = 100_000;
 const LINGER_MS: u64 = 30_000;
 
 /// The state of the page.
-pub(crate) struct World {
+pub(crate) struct PageState {
     pub(crate) started_ms: u64,
     pub(crate) interval_ms: u64,
     pub(crate) slow_wait_ms: u64,
@@ -34,13 +34,13 @@ pub(crate) struct World {
     /// Whether a majority of the masters answered last; `None` before the first answers.
     pub(crate) has_quorum: Option<bool>,
     pub(crate) records: HashMap<Arc<str>, Record>,
-    pub(crate) follow: Follow,
+    pub(crate) read_schedule: ReadSchedule,
     pub(crate) values: Vec<ValueRecord>,
     pub(crate) ring: Ring,
     file: Option<HistoryFile>,
     file_error: Option<String>,
     /// Holds from the history file whose locks have not been found yet.
-    open: HashMap<Arc<str>, Vec<OpenHold>>,
+    unfound_holds: HashMap<Arc<str>, Vec<OpenHold>>,
     /// When the last complete search for names began; 0 if there was none.
     pub(crate) names_ms: u64,
     /// Whether the last search for names found all of them.
@@ -54,7 +54,7 @@ pub(crate) struct World {
     pub(crate) is_watching: bool,
 }
 
-impl World {
+impl PageState {
     pub(crate) fn new(
         masters: Vec<String>,
         interval_ms: u64,
@@ -69,12 +69,12 @@ impl World {
             masters: masters.iter().map(|name| MasterRecord::new(name)).collect(),
             has_quorum: None,
             records: HashMap::new(),
-            follow: Follow::default(),
+            read_schedule: ReadSchedule::default(),
             values: Vec::new(),
             ring: Ring::default(),
             file: None,
             file_error: None,
-            open: HashMap::new(),
+            unfound_holds: HashMap::new(),
             names_ms: 0,
             are_names_complete: true,
             changed: BTreeSet::new(),
@@ -89,7 +89,7 @@ impl World {
         for event in events {
             self.ring.restore(event, now_ms);
         }
-        self.open = open_holds(self.ring.iter());
+        self.unfound_holds = open_holds(self.ring.iter());
         self.sent_seq = self.ring.last_seq();
         self.file = Some(file);
     }
@@ -138,7 +138,7 @@ impl World {
     }
 
     /// Notes that the survey begins or pauses.
-    pub(crate) fn watch(&mut self, is_watching: bool, now_ms: u64) {
+    pub(crate) fn set_watched(&mut self, is_watching: bool, now_ms: u64) {
         if std::mem::replace(&mut self.is_watching, is_watching) != is_watching {
             let kind = if is_watching {
                 EventKind::WatchBegan
@@ -152,7 +152,7 @@ impl World {
     }
 
     /// Takes in the masters' answers about a lock that need not exist: they show which masters vote.
-    pub(crate) fn take_probe(&mut self, status: &Status, now_ms: u64) {
+    pub(crate) fn apply_probe(&mut self, status: &Status, now_ms: u64) {
         self.quorum = status.quorum;
         let mut events = Vec::new();
         for (master, node) in self.masters.iter_mut().zip(&status.nodes) {
@@ -185,46 +185,46 @@ impl World {
     }
 
     /// Takes in the names of all locks, from a search that began at `began_ms`. New names are read at once.
-    pub(crate) fn take_names(
+    pub(crate) fn apply_names(
         &mut self,
         names: Vec<LockName>,
         is_complete: bool,
-        began_ms: u64,
+        started_at_ms: u64,
         now_ms: u64,
     ) {
         self.are_names_complete = is_complete;
-        let mut found: BTreeSet<Arc<str>> = BTreeSet::new();
+        let mut listed_ids: BTreeSet<Arc<str>> = BTreeSet::new();
         for name in names {
             let id: Arc<str> = lock_id(&name).into();
             if !self.records.contains_key(&id) && self.records.len() < MAX_LOCKS {
-                let open = self.open.remove(&id).unwrap_or_default();
+                let open = self.unfound_holds.remove(&id).unwrap_or_default();
                 let record = Record::new(name, self.names_ms, open);
-                self.follow.plan(&id, 0);
+                self.read_schedule.plan(&id, 0);
                 self.records.insert(id.clone(), record);
             }
             if is_complete {
-                found.insert(id);
+                listed_ids.insert(id);
             }
         }
         if !is_complete {
             return;
         }
-        self.names_ms = began_ms;
+        self.names_ms = started_at_ms;
         // A lock that is no longer listed has probably been released: read it next.
-        let gone = self
+        let unlisted_ids = self
             .records
             .values()
-            .filter(|record| record.state() == State::Held && !found.contains(&record.id));
-        let gone: Vec<Arc<str>> = gone.map(|record| record.id.clone()).collect();
-        for id in &gone {
-            self.follow.plan(id, 0);
+            .filter(|record| record.state() == State::Held && !listed_ids.contains(&record.id));
+        let unlisted_ids: Vec<Arc<str>> = unlisted_ids.map(|record| record.id.clone()).collect();
+        for id in &unlisted_ids {
+            self.read_schedule.plan(id, 0);
         }
         self.end_open_holds(now_ms);
     }
 
     /// Ends the holds from the history file whose locks are no longer listed.
     fn end_open_holds(&mut self, now_ms: u64) {
-        for (lock, holds) in std::mem::take(&mut self.open) {
+        for (lock, holds) in std::mem::take(&mut self.unfound_holds) {
             for hold in holds {
                 self.add_event(Event {
                     lock: Some(lock.clone()),
@@ -238,8 +238,13 @@ impl World {
     }
 
     /// Takes in what the masters answered about some locks.
-    pub(crate) fn take_locks(&mut self, asked: &[Arc<str>], listed: &[Listed], now_ms: u64) {
-        let known = self.records.len();
+    pub(crate) fn apply_locks(
+        &mut self,
+        requested_ids: &[Arc<str>],
+        listed: &[Listed],
+        now_ms: u64,
+    ) {
+        let known_count = self.records.len();
         for listed in listed {
             let name = LockName {
                 resource: listed.resource.clone(),
@@ -255,7 +260,7 @@ impl World {
             }
             self.add_events(events);
         }
-        for id in asked {
+        for id in requested_ids {
             let Some(record) = self.records.get(id) else {
                 continue;
             };
@@ -271,16 +276,16 @@ impl World {
                 || record
                     .left_ms()
                     .is_some_and(|left| left < 2 * self.interval_ms);
-            self.follow.plan(
+            self.read_schedule.plan(
                 id,
-                now_ms + reread_after_ms(self.interval_ms, is_hot, known),
+                now_ms + reread_after_ms(self.interval_ms, is_hot, known_count),
             );
         }
     }
 
     /// The names of the locks that are due, at most `max`.
     pub(crate) fn due_locks(&mut self, now_ms: u64, max: usize) -> (Vec<Arc<str>>, Vec<LockName>) {
-        let mut ids = self.follow.take_due(now_ms, max);
+        let mut ids = self.read_schedule.take_due(now_ms, max);
         ids.sort();
         ids.dedup();
         ids.retain(|id| self.records.contains_key(id));
@@ -292,7 +297,7 @@ impl World {
         (ids, names)
     }
 
-    pub(crate) fn take_inspections(
+    pub(crate) fn apply_inspections(
         &mut self,
         inspections: Vec<Inspection>,
         findings: Vec<Finding>,
@@ -315,7 +320,7 @@ impl World {
         self.add_events(events);
     }
 
-    pub(crate) fn take_values(&mut self, seen: &[SeenValue], now_ms: u64) {
+    pub(crate) fn apply_values(&mut self, seen: &[SeenValue], now_ms: u64) {
         let mut before = std::mem::take(&mut self.values);
         let mut events = Vec::new();
         for value in seen {
@@ -403,8 +408,8 @@ impl Record {
             word: self.word.to_string(),
             slot: self.name.slot,
             holder: worst
-                .and_then(|hold| hold.who.as_ref())
-                .map(crate::lock::Who::text),
+                .and_then(|hold| hold.client.as_ref())
+                .map(crate::lock::Client::text),
             held_ms: worst.map(|hold| now_ms.saturating_sub(hold.from_ms)),
             is_overdue: self.is_overdue() && self.state() == State::Held,
             unrenewed_ms: worst.map_or(0, |hold| now_ms.saturating_sub(hold.renewed_ms)),

@@ -3,13 +3,13 @@
 use serde::Serialize;
 
 use crate::event::ShownEvent;
-use crate::lock::{AnswerRead, Kind, State, Who};
+use crate::lock::{Client, Kind, MasterReading, State};
 use crate::master::ShownMaster;
+use crate::page_state::PageState;
 use crate::record::Record;
-use crate::text::human;
+use crate::text::human_duration;
 use crate::value::ShownValue;
 use crate::verdict::{Level, Problem, judge};
-use crate::world::World;
 
 /// The largest number of locks in one answer.
 pub(crate) const MAX_SHOWN_LOCKS: usize = 5_000;
@@ -22,7 +22,7 @@ pub(crate) struct ShownLock<'a> {
     slot: Option<usize>,
     kind: Kind,
     state: State,
-    holders: Vec<&'a Who>,
+    holders: Vec<&'a Client>,
     since_ms: Option<u64>,
     /// `page` if the page saw the hold begin, else `note`: the lock has been held at least since then.
     since_by: &'static str,
@@ -34,7 +34,7 @@ pub(crate) struct ShownLock<'a> {
     overdue: bool,
     token: Option<u64>,
     waiters: Vec<ShownWaiter<'a>>,
-    answers: &'a [AnswerRead],
+    answers: &'a [MasterReading],
     word: &'a str,
 }
 
@@ -57,7 +57,7 @@ struct Counts {
 
 /// What all answers have: everything but the locks.
 #[derive(Debug, Serialize)]
-struct Head<'a> {
+struct CommonFields<'a> {
     now_ms: u64,
     seq: u64,
     level: Level,
@@ -80,9 +80,9 @@ struct Head<'a> {
 
 /// The answer of `api/state`, and the first message of `api/events`.
 #[derive(Debug, Serialize)]
-struct Whole<'a> {
+struct FullState<'a> {
     #[serde(flatten)]
-    head: Head<'a>,
+    head: CommonFields<'a>,
     /// The number of locks that fit the query, of which `locks` has the first.
     matching: usize,
     locks: Vec<ShownLock<'a>>,
@@ -90,9 +90,9 @@ struct Whole<'a> {
 
 /// A message of `api/events` about what has changed.
 #[derive(Debug, Serialize)]
-struct Change<'a> {
+struct StateChange<'a> {
     #[serde(flatten)]
-    head: Head<'a>,
+    head: CommonFields<'a>,
     changed: Vec<ShownLock<'a>>,
     gone: Vec<&'a str>,
     events: Vec<ShownEvent<'a>>,
@@ -125,8 +125,10 @@ impl Query {
         let is_word = |word: &str, wanted: &str| wanted.is_empty() || word == wanted;
         let search = self.search.to_lowercase();
         let has_host = || {
-            let holders = record.holds.iter().filter_map(|hold| hold.who.as_ref());
-            holders.map(|who| &*who.host).any(|host| host == self.host)
+            let holders = record.holds.iter().filter_map(|hold| hold.client.as_ref());
+            holders
+                .map(|client| &*client.host)
+                .any(|host| host == self.host)
                 || record
                     .waits
                     .iter()
@@ -141,8 +143,8 @@ impl Query {
     /// Compares two locks by the column of the query.
     fn compare(&self, a: &Record, b: &Record) -> std::cmp::Ordering {
         let host = |record: &Record| {
-            let who = record.holds.first().and_then(|hold| hold.who.as_ref());
-            who.map(|who| who.host.clone())
+            let client = record.holds.first().and_then(|hold| hold.client.as_ref());
+            client.map(|client| client.host.clone())
         };
         let order = match self.sort.as_str() {
             "name" => a.text.cmp(&b.text),
@@ -196,7 +198,7 @@ fn shown_lock(record: &Record) -> ShownLock<'_> {
         holders: record
             .holds
             .iter()
-            .filter_map(|hold| hold.who.as_ref())
+            .filter_map(|hold| hold.client.as_ref())
             .collect(),
         since_ms: record.since_ms(),
         since_by: if oldest.is_some_and(|hold| hold.is_start_seen) {
@@ -229,11 +231,11 @@ fn shown_lock(record: &Record) -> ShownLock<'_> {
     }
 }
 
-impl World {
-    fn head(&self, now_ms: u64, viewers: usize, whole: bool) -> Head<'_> {
+impl PageState {
+    fn common_fields(&self, now_ms: u64, viewers: usize, whole: bool) -> CommonFields<'_> {
         let facts = self.facts(now_ms);
         let verdict = judge(&facts);
-        Head {
+        CommonFields {
             now_ms,
             seq: self.ring.last_seq(),
             level: verdict.level,
@@ -276,8 +278,8 @@ impl World {
         let mut text = format!(
             "This page reads each lock about every {}, less often if there are many: it does not see holds that are \
              shorter. Its history begins {} ago. A force-release looks like a release.",
-            human(self.interval_ms),
-            human(now_ms.saturating_sub(first))
+            human_duration(self.interval_ms),
+            human_duration(now_ms.saturating_sub(first))
         );
         if !self.are_names_complete {
             text += " The last search for locks did not find all of them.";
@@ -289,14 +291,14 @@ impl World {
     }
 
     /// The whole state as JSON, with the locks that fit the query.
-    pub(crate) fn whole(&self, query: &Query, now_ms: u64, viewers: usize) -> String {
+    pub(crate) fn full_state_json(&self, query: &Query, now_ms: u64, viewers: usize) -> String {
         let shown = self.records.values().filter(|record| record.is_shown());
         let mut records: Vec<&Record> = shown.filter(|record| query.fits(record)).collect();
         records.sort_by(|a, b| query.compare(a, b));
         let limit = query.limit.min(MAX_SHOWN_LOCKS);
         let locks = records.iter().skip(query.offset).take(limit);
-        let whole = Whole {
-            head: self.head(now_ms, viewers, true),
+        let whole = FullState {
+            head: self.common_fields(now_ms, viewers, true),
             matching: records.len(),
             locks: locks.map(|record| shown_lock(record)).collect(),
         };
@@ -304,7 +306,7 @@ impl World {
     }
 
     /// The changes since the last call, as JSON.
-    pub(crate) fn change(&mut self, now_ms: u64, viewers: usize) -> String {
+    pub(crate) fn change_json(&mut self, now_ms: u64, viewers: usize) -> String {
         let ids = std::mem::take(&mut self.changed);
         let sent_seq = std::mem::replace(&mut self.sent_seq, self.ring.last_seq());
         let (mut changed, mut gone): (Vec<ShownLock<'_>>, Vec<&str>) = (Vec::new(), Vec::new());
@@ -322,8 +324,8 @@ impl World {
             .map(|event| event.shown())
             .collect();
         events.reverse();
-        let head = self.head(now_ms, viewers, false);
-        serde_json::to_string(&Change {
+        let head = self.common_fields(now_ms, viewers, false);
+        serde_json::to_string(&StateChange {
             head,
             changed,
             gone,
