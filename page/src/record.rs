@@ -303,9 +303,13 @@ impl Record {
 }
 
 impl OpenHold {
+    /// Whether the hold of this client with this fencing token continues this hold. A holder writes its note shortly
+    /// after it took the lock, so the history can lack the note. The fencing token then identifies the hold.
     fn fits(&self, client: Option<&Client>, token: Option<u64>) -> bool {
         let holder = client.map(Client::text);
-        self.token == token && self.holder.as_deref() == holder.as_deref()
+        let is_same_holder = self.holder.as_deref() == holder.as_deref();
+        let lacks_note = self.holder.is_none() && token.is_some();
+        self.token == token && (is_same_holder || lacks_note)
     }
 }
 
@@ -489,6 +493,20 @@ mod tests {
         let events = record.update(reading(State::Held, vec![hold(1, 9_000)], &[]), 1_000);
         assert_eq!(kinds(&events), [EventKind::Ended]);
         assert_eq!(events[0].holder.as_deref(), Some("app-2 pid 8 (job)"));
+        assert_eq!(record.holds[0].from_ms, 5);
+    }
+
+    #[test]
+    fn hold_from_the_history_file_continues_if_its_note_came_after_its_first_event() {
+        let open = OpenHold {
+            from_ms: 5,
+            holder: None,
+            token: Some(1),
+        };
+        assert!(!open.fits(hold(1, 9_000).client.as_ref(), Some(2)));
+        let mut record = Record::new(record().name, 0, vec![open]);
+        let events = record.update(reading(State::Held, vec![hold(1, 9_000)], &[]), 1_000);
+        assert_eq!(kinds(&events), []);
         assert_eq!(record.holds[0].from_ms, 5);
     }
 
