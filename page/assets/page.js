@@ -92,7 +92,7 @@ function connect() {
   received = performance.now();
   const stream = new EventSource("api/events");
   source = stream;
-  stream.addEventListener("state", (message) => { showWhole(JSON.parse(message.data)); loadPast(); });
+  stream.addEventListener("state", (message) => { showWhole(JSON.parse(message.data)); past = null; loadPast(); });
   stream.addEventListener("change", (message) => showChange(JSON.parse(message.data)));
   stream.addEventListener("error", () => {
     isLive = false;
@@ -463,9 +463,9 @@ async function loadPast() {
     showPast();
   } catch { /* The line at the top shows that there is no connection. */ }
 }
-/** Adds an event to the loaded past; the caller shows it. @param {Happening} event */
+/** Adds an event to the loaded past, unless it was loaded already; the caller shows it. @param {Happening} event */
 function happen(event) {
-  if (!past || view.end) return;
+  if (!past || view.end || (past.events[0]?.seq ?? 0) >= event.seq) return;
   past.events.unshift(event);
   past.events.length = Math.min(past.events.length, 1000);
   past.total += 1;

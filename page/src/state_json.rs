@@ -122,8 +122,6 @@ impl Query {
     }
 
     fn fits(&self, record: &Record) -> bool {
-        let is_word = |word: &str, wanted: &str| wanted.is_empty() || word == wanted;
-        let search = self.search.to_lowercase();
         let has_host = || {
             let holders = record.holds.iter().filter_map(|hold| hold.client.as_ref());
             holders
@@ -134,9 +132,13 @@ impl Query {
                     .iter()
                     .any(|wait| wait.host.as_deref() == Some(&self.host))
         };
-        (search.is_empty() || record.text.to_lowercase().contains(&search))
-            && is_word(word_of(&record.kind()).as_str(), &self.kind)
-            && is_word(&state_word(record), &self.state)
+        let has_search = || {
+            let search = self.search.to_lowercase();
+            record.text.to_lowercase().contains(&search)
+        };
+        (self.search.is_empty() || has_search())
+            && (self.kind.is_empty() || word_of(&record.kind()) == self.kind)
+            && (self.state.is_empty() || state_word(record) == self.state)
             && (self.host.is_empty() || has_host())
     }
 
