@@ -87,6 +87,9 @@ fn systemd_units_are_valid_and_their_command_runs() {
     std::fs::write(dir.path().join("quorate-nightly.service"), local_service).expect("written");
     let timer = packaging_text("systemd/quorate-nightly.timer");
     std::fs::write(dir.path().join("quorate-nightly.timer"), &timer).expect("written");
+    let page = packaging_text("systemd/quorate-page.service");
+    let page = page.replace("/usr/bin/quorate", env!("CARGO_BIN_EXE_quorate"));
+    std::fs::write(dir.path().join("quorate-page.service"), page).expect("written");
     let verify = |name: &str| {
         let unit = dir.path().join(name);
         output_of(
@@ -95,7 +98,12 @@ fn systemd_units_are_valid_and_their_command_runs() {
                 .arg(unit),
         )
     };
-    for name in ["quorate-nightly.service", "quorate-nightly.timer"] {
+    let units = [
+        "quorate-nightly.service",
+        "quorate-nightly.timer",
+        "quorate-page.service",
+    ];
+    for name in units {
         let verified = verify(name);
         assert_eq!(
             (verified.code, &*verified.stderr),

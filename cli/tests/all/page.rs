@@ -202,3 +202,31 @@ fn demo_with_a_page_shows_locks_until_it_is_interrupted_and_stops_its_masters() 
     let entries = std::fs::read_dir(temporary.path()).expect("read").count();
     assert_eq!(entries, 0, "{messages}");
 }
+
+#[test]
+fn command_of_the_systemd_unit_serves_a_page_with_a_history() {
+    let unit = include_str!("../../../packaging/systemd/quorate-page.service");
+    let line = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=/usr/bin/quorate "));
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().to_str().expect("text");
+    let line = line
+        .expect("a command")
+        .replace("${CREDENTIALS_DIRECTORY}", path)
+        .replace("${STATE_DIRECTORY}", path);
+    let masters = start_masters(1);
+    let config = format!("masters = '{}'\n", masters.urls().join(","));
+    std::fs::write(folder.path().join("quorate.toml"), config).expect("written");
+    let mut command = quorate_command();
+    command
+        .args(line.split_whitespace())
+        .args(["--listen", "0"]);
+    let page = start_page(&mut command);
+    wait_until("the history has an event", || {
+        let history = std::fs::read_to_string(folder.path().join("history"));
+        history.is_ok_and(|history| history.contains("watch_began"))
+    });
+    let (code, died_of, messages) = page.end("TERM");
+    assert_eq!((code, died_of), (Some(143), Some(15)), "{messages}");
+}
