@@ -412,6 +412,7 @@ impl Record {
                 .map(crate::lock::Client::text),
             held_ms: worst.map(|hold| now_ms.saturating_sub(hold.from_ms)),
             is_overdue: self.is_overdue() && self.state() == State::Held,
+            has_renewed: worst.is_some_and(|hold| hold.margin_ms.is_some()),
             unrenewed_ms: worst.map_or(0, |hold| now_ms.saturating_sub(hold.renewed_ms)),
             left_ms: self.left_ms().map(|left| left.saturating_sub(elapsed)),
             waiters: self.waits.len(),

@@ -66,6 +66,9 @@ pub(crate) struct LockFacts {
     pub(crate) holder: Option<String>,
     pub(crate) held_ms: Option<u64>,
     pub(crate) is_overdue: bool,
+    /// Whether the page has seen the holder renew the lock.
+    pub(crate) has_renewed: bool,
+    /// The time since the last renewal that the page saw, or since it first saw the hold.
     pub(crate) unrenewed_ms: u64,
     pub(crate) left_ms: Option<u64>,
     pub(crate) waiters: usize,
@@ -298,6 +301,38 @@ fn lock_problems(facts: &Facts) -> Vec<Problem> {
     problems
 }
 
+/// What the page knows about the holder of a lock, and what to check.
+fn holder_text(lock: &LockFacts) -> String {
+    let holder = lock.holder.as_deref().unwrap_or("a client without a note");
+    let free_in = lock.left_ms.map_or_else(String::new, |left| {
+        format!(
+            " Without a renewal, the lock becomes free in {}.",
+            human_duration(left)
+        )
+    });
+    if lock.is_overdue {
+        return format!(
+            "The holder is {holder}. It is dead, hung, cut off from the masters, or does not renew.{free_in} Check this \
+             process first."
+        );
+    }
+    let held = lock
+        .held_ms
+        .map_or_else(String::new, |held| format!(" for {}", human_duration(held)));
+    if lock.has_renewed {
+        let renewed = human_duration(lock.unrenewed_ms);
+        format!(
+            "The holder is {holder}. It has held the lock{held}. It renewed the lock {renewed} ago, so it was alive then: \
+             find out why it does not release the lock."
+        )
+    } else {
+        format!(
+            "The holder is {holder}. It has held the lock{held}. The page has seen no renewal, and none is overdue, so \
+             the page cannot tell whether the holder is alive.{free_in} Check this process first."
+        )
+    }
+}
+
 fn lock_problem(lock: &LockFacts) -> Problem {
     let waits = match lock.waiters {
         0 => String::new(),
@@ -310,33 +345,13 @@ fn lock_problem(lock: &LockFacts) -> Problem {
             human_duration(lock.longest_wait_ms)
         ),
     };
-    let holder = lock.holder.as_deref().unwrap_or("a client without a note");
-    let (silence, text) = if lock.is_overdue {
-        let left = lock.left_ms.map_or_else(String::new, |left| {
-            format!(
-                " If it stays silent, the lock becomes free in {}.",
-                human_duration(left)
-            )
-        });
-        (
-            format!(
-                "its holder has not renewed it for {}",
-                human_duration(lock.unrenewed_ms)
-            ),
-            format!(
-                "The holder is {holder}. It is dead, hung, cut off from the masters, or does not renew.{left} Check this process first."
-            ),
+    let silence = if lock.is_overdue {
+        format!(
+            "its holder has not renewed it for {}",
+            human_duration(lock.unrenewed_ms)
         )
     } else {
-        let held = lock
-            .held_ms
-            .map_or_else(String::new, |held| format!(" for {}", human_duration(held)));
-        (
-            String::new(),
-            format!(
-                "The holder is {holder}. It has held the lock{held}, and renews it, so it is alive: find out why it does not release the lock."
-            ),
-        )
+        String::new()
     };
     let slot = lock
         .slot
@@ -349,7 +364,7 @@ fn lock_problem(lock: &LockFacts) -> Problem {
     Problem {
         level: Level::Warn,
         title: format!("{}: {}", lock.title, parts.join(", and ")),
-        text,
+        text: holder_text(lock),
         commands: vec![
             advice(
                 "The answer of each master",
@@ -540,6 +555,28 @@ mod tests {
             "{problem:?}"
         );
         assert_eq!(problem.commands[1].command, "quorate break --yes billing");
+    }
+
+    #[test]
+    fn holder_is_called_alive_only_if_the_page_has_seen_a_renewal() {
+        let lock = LockFacts {
+            held_ms: Some(73_000),
+            unrenewed_ms: 20_000,
+            left_ms: Some(527_000),
+            ..LockFacts::default()
+        };
+        let unknown = holder_text(&lock);
+        assert!(
+            unknown.contains("cannot tell whether the holder is alive"),
+            "{unknown}"
+        );
+        assert!(unknown.contains("becomes free in 8 min 47 s"), "{unknown}");
+        let renewed = holder_text(&LockFacts {
+            has_renewed: true,
+            ..lock
+        });
+        let text = "It renewed the lock 20 s ago, so it was alive then";
+        assert!(renewed.contains(text), "{renewed}");
     }
 
     #[test]
