@@ -124,7 +124,7 @@ let known = 0;
 for (const count of (process.env.MEASURE_LOCKS ?? "10,5000,100000").split(",").map(Number)) {
   await hold(Array.from({ length: count - known }, (_, index) => `many:${String(known + index).padStart(6, "0")}`));
   known = count;
-  row(`time from acquire to page, ${count} locks`, await delays(count > 10000 ? 5 : 20));
+  row(`time from acquire to page, ${count} locks`, await delays(Number(process.env.MEASURE_TRIES ?? (count > 10000 ? 5 : 20))));
   for (const viewers of [1, 64]) {
     const [own, master] = await processors(viewers);
     row(`processor, ${count} locks, ${viewers} viewers: page; busiest master`, `${own}; ${master}`);
