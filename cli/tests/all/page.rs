@@ -28,20 +28,20 @@ fn start_page(command: &mut Command) -> RunningPage {
         .expect("quorate starts");
     let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
     let mut first_lines = String::new();
-    loop {
+    let address = loop {
         let mut line = String::new();
         let bytes = stderr.read_line(&mut line).expect("text");
         assert!(bytes > 0, "no address: {first_lines}");
         first_lines.push_str(&line);
         if let Some((_, rest)) = line.split_once("the page is at http://") {
-            let address = rest.split('/').next().unwrap_or_default().to_owned();
-            return RunningPage {
-                child,
-                address,
-                first_lines,
-                stderr,
-            };
+            break rest.split('/').next().unwrap_or_default().to_owned();
         }
+    };
+    RunningPage {
+        child,
+        address,
+        first_lines,
+        stderr,
     }
 }
 
