@@ -301,7 +301,7 @@ fn lock_problems(facts: &Facts) -> Vec<Problem> {
     problems
 }
 
-/// What the page knows about the holder of a lock, and what to check.
+/// Describes the holder of a lock as far as the page knows it, and says which check to make.
 fn holder_text(lock: &LockFacts) -> String {
     let holder = lock.holder.as_deref().unwrap_or("a client without a note");
     let free_in = lock.left_ms.map_or_else(String::new, |left| {

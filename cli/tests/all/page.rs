@@ -5,6 +5,8 @@ use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
+use quorate_testbed::not_run;
+
 use crate::common::{
     output_of, quorate_command, quorate_on, quorate_run, send_signal, start_masters,
     wait_for_output, wait_until,
@@ -229,4 +231,13 @@ fn command_of_the_systemd_unit_serves_a_page_with_a_history() {
     });
     let (code, died_of, messages) = page.end("TERM");
     assert_eq!((code, died_of), (Some(143), Some(15)), "{messages}");
+    let name = "command_of_the_systemd_unit_serves_a_page_with_a_history";
+    let unit_path = folder.path().join("quorate-page.service");
+    let local_unit = unit.replace("/usr/bin/quorate", env!("CARGO_BIN_EXE_quorate"));
+    std::fs::write(&unit_path, local_unit).expect("written");
+    let mut verify = Command::new("systemd-analyze");
+    match verify.args(["verify", "--man=no"]).arg(&unit_path).output() {
+        Ok(verified) => assert!(verified.status.success(), "{verified:?}"),
+        Err(_) => not_run(name, "there is no systemd-analyze"),
+    }
 }

@@ -94,7 +94,7 @@ fn password_of_a_master_is_in_no_answer_and_in_no_line_of_the_history() {
     }
     drop(page);
     let mut events = Vec::new();
-    // The end of the page can reset the connection. What was read before stays in the buffer.
+    // The end of the page can reset the connection. The bytes that were read before stay in the buffer.
     let _ = viewer.read_to_end(&mut events);
     let events = String::from_utf8_lossy(&events);
     assert!(events.contains("event: change"), "{events}");
