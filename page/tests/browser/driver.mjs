@@ -19,8 +19,12 @@ async function act(words) {
   if (done || value !== "done") throw new Error(`${words}: ${value}`);
 }
 
+/** How many times slower Chromium may be on a busy machine than on an idle one. */
+const SLOWER = 4;
+
 /** Waits until `check` returns something that is true, and returns it. */
-async function until(text, limitMs, check) {
+async function until(text, idleLimitMs, check) {
+  const limitMs = SLOWER * idleLimitMs;
   const end = Date.now() + limitMs;
   let last;
   for (;;) {
