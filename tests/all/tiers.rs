@@ -144,6 +144,8 @@ fn modules_in_filter(filter: &str) -> Vec<String> {
 fn test_folder(filter: &str) -> &'static str {
     if filter.contains("package(quorate-chaos) &") {
         "chaos/tests/all"
+    } else if filter.contains("package(quorate-page) &") {
+        "page/tests/all"
     } else if filter.contains("binary(contract)") {
         "tests/contract"
     } else {
