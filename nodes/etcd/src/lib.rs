@@ -59,7 +59,6 @@ mod layout;
 mod listener;
 mod login;
 mod member;
-mod messages;
 mod prepare;
 mod script;
 mod seen;

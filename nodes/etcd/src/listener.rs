@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use quorate::node::Fault;
-use quorate::node::store::Listener;
+use quorate::node::store::{Listener, decode_messages};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::fault::{Refusal, unreadable};
 use crate::json;
 use crate::member::{Member, Shared, down, header};
-use crate::messages;
 
 /// The lease of the wake-up key in seconds. The key of a dead process remains for this time.
 const LEASE_SECONDS: u64 = 15;
@@ -236,7 +235,7 @@ fn event(line: &Value, next: &mut u64) -> Result<Event, Fault> {
         let revision = json::number(pair, "mod_revision").ok_or_else(unreadable)?;
         *next = (*next).max(revision + 1);
         let data = json::bytes(pair, "value").ok_or_else(unreadable)?;
-        match messages::decode(&data) {
+        match decode_messages(&data) {
             Some(decoded) => messages.extend(decoded),
             None => return Ok(Event::Messages(Vec::new())),
         }
@@ -250,6 +249,8 @@ fn event(line: &Value, next: &mut u64) -> Result<Event, Fault> {
 
 #[cfg(test)]
 mod tests {
+    use quorate::node::store::encode_messages;
+
     use super::*;
 
     fn put(data: &[u8], revision: u64) -> Value {
@@ -265,7 +266,7 @@ mod tests {
     fn watch_shows_messages_and_the_next_revision() {
         let mut next = 5;
         assert_eq!(of(json!({"created": true}), &mut next), Ok(Event::Nothing));
-        let data = |words: &[&[u8]]| messages::encode(words.iter().copied());
+        let data = |words: &[&[u8]]| encode_messages(words.iter().copied());
         let events = json!([put(&data(&[b"a", b"b"]), 7), put(&data(&[b"c"]), 9)]);
         let messages = vec![b"a".to_vec(), b"b".to_vec(), b"c".to_vec()];
         let found = of(json!({"events": events}), &mut next);

@@ -8,13 +8,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use quorate::node::Fault;
-use quorate::node::store::{Change, Commit, Committed, NamedRecord, Record};
+use quorate::node::store::{Change, Commit, Committed, NamedRecord, Record, encode_messages};
 use serde_json::{Value, json};
 
 use crate::fault::unreadable;
 use crate::json;
 use crate::layout::{IDENTITY_KEY, Layout};
-use crate::messages;
 use crate::versions::Versions;
 
 /// The default of `--max-txn-ops`: the largest number of conditions or operations of a transaction, together with the
@@ -132,7 +131,7 @@ struct Message<'a> {
 impl Message<'_> {
     /// The operation that wakes the process.
     fn operation(&self, layout: &Layout) -> Value {
-        let data = messages::encode(self.words.iter().copied());
+        let data = encode_messages(self.words.iter().copied());
         wake_up(&layout.wake_up(self.process), &data)
     }
 }
@@ -335,7 +334,7 @@ pub(crate) fn records(response: &Value, versions: Versions) -> Result<Vec<NamedR
 
 #[cfg(test)]
 mod tests {
-    use quorate::node::store::Wake;
+    use quorate::node::store::{Wake, decode_messages};
 
     use super::*;
 
@@ -435,7 +434,7 @@ mod tests {
         assert_eq!(counts, [2, 1, 1]);
         let put = &operations[2]["request_txn"]["success"][0]["request_put"];
         let data = json::bytes(put, "value").expect("base64");
-        let words = messages::decode(&data).expect("messages");
+        let words = decode_messages(&data).expect("messages");
         assert_eq!(words, [b"word", b"word"]);
         assert!(json::flag(put, "ignore_lease"));
     }

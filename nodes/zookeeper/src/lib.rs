@@ -64,7 +64,6 @@ mod greet;
 mod inspect;
 mod layout;
 mod listener;
-mod messages;
 mod prepare;
 mod script;
 mod session;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use quorate::node::Fault;
-use quorate::node::store::Listener;
+use quorate::node::store::{Listener, decode_messages};
 use zookeeper_client::{Acls, Client, CreateMode, Error, OneshotWatcher, Stat};
 
 use crate::acl;
@@ -19,7 +19,6 @@ use crate::address::Address;
 use crate::dial::{MemberConnection, SessionWatch};
 use crate::fault;
 use crate::layout::Layout;
-use crate::messages;
 
 /// The number of attempts to create the wake-up znode. If the znode exists already, the listener removes it before
 /// the next attempt.
@@ -103,7 +102,7 @@ impl ZooKeeperListener {
         self.last_read_version = version;
         match writes {
             0 => None,
-            1 => Some(messages::decode(data).unwrap_or_default()),
+            1 => Some(decode_messages(data).unwrap_or_default()),
             _ => Some(Vec::new()),
         }
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use quorate::node::Fault;
-use quorate::node::store::{Clocked, Commit, Committed, Date, NamedRecord, Record, Session};
+use quorate::node::store::{
+    Clocked, Commit, Committed, Date, NamedRecord, Record, Session, encode_messages,
+};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use tokio::time::Instant;
@@ -21,7 +23,6 @@ use crate::dial::{MemberConnection, SessionWatch};
 use crate::fault;
 use crate::greet::{date_of_change, date_of_results};
 use crate::layout::{Layout, decode_name, parse_creation_id};
-use crate::messages;
 use crate::step::{CreationId, Step, change_steps, creation_id, record_version, removal_steps};
 
 /// The largest data of one request, in bytes. ZooKeeper closes a connection that sends more than 1 MiB in one request.
@@ -556,7 +557,7 @@ fn messages_of(commit: &Commit) -> Vec<Message> {
     }
     let messages_by_process = messages.into_iter();
     messages_by_process
-        .map(|(process, words)| (process, messages::encode(words)))
+        .map(|(process, words)| (process, encode_messages(words)))
         .collect()
 }
 

@@ -32,6 +32,7 @@ mod inspect;
 mod job;
 mod last_run;
 mod listening;
+mod messages;
 mod micros;
 mod names;
 mod node;
@@ -54,6 +55,7 @@ pub use contract::{
 #[cfg(feature = "seeded-bugs")]
 pub use flaw::{StoreFlaw, set_flaw};
 pub use last_run::{LastRun, SeenPosition};
+pub use messages::{decode_messages, encode_messages};
 pub use node::StoreNode;
 pub use pace::{Pace, Pacer};
 #[cfg(any(test, feature = "testing"))]
