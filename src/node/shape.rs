@@ -96,12 +96,6 @@ impl Shape {
         numbering.unwrap_or(Numbering::Raised)
     }
 
-    /// Whether at least one key of the claim can be shared with other holds.
-    #[cfg(any(test, feature = "node"))]
-    pub(crate) fn shares_keys(&self) -> bool {
-        self.parts().iter().any(|part| part.class().is_some())
-    }
-
     /// Whether the request that renews the lock can also renew the holder's note. If not, a separate request does so.
     pub(crate) fn renewal_keeps_note(&self) -> bool {
         !matches!(self, Self::Group(_))
@@ -326,28 +320,5 @@ impl Permit {
     /// The name of the queue that all slots of the semaphore share.
     pub fn line(&self) -> Arc<[u8]> {
         keys::semaphore_queue_name(&self.name).into()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lock_shares_keys_only_if_one_of_its_keys_can_have_several_holders() {
-        let part = |mode| Part {
-            key: Arc::from(*b"key"),
-            mode,
-        };
-        let shares_keys = |modes: Vec<Mode>| {
-            let group = Group::new(modes.into_iter().map(part).collect());
-            Shape::Group(group).shares_keys()
-        };
-        assert!(!Shape::Plain.shares_keys());
-        assert!(!shares_keys(vec![Mode::Exclusive, Mode::Exclusive]));
-        assert!(shares_keys(vec![
-            Mode::Exclusive,
-            Mode::Class(Class::Shared)
-        ]));
     }
 }

@@ -14,7 +14,7 @@ use super::wait_lock;
 use crate::node::actor::mailbox::Queued;
 use crate::node::memory::Master;
 use crate::node::memory::items::{Item, ItemId, ItemKind};
-use crate::node::{Answer, Claim, Fault, Request, ServerRun};
+use crate::node::{Answer, Claim, Fault, Mode, Request, ServerRun};
 use crate::protocol::fencing::COUNTER_TTL_US;
 use crate::protocol::instant::Instant;
 
@@ -46,18 +46,18 @@ impl JobRequest {
     fn promised_leases(&self, now: u64) -> Vec<PromisedLease> {
         let is_extension = matches!(self.queued.request, Request::Extend { .. });
         let leases_of = |claim: &Claim, ttl: Duration| -> Vec<PromisedLease> {
-            let since = match (is_extension, claim.shape().shares_keys()) {
+            let since = |mode: &Mode| match (is_extension, mode.class()) {
                 (true, _) => Since::Extended,
-                (false, true) => Since::Joined,
-                (false, false) => Since::Before,
+                (false, Some(_)) => Since::Joined,
+                (false, None) => Since::Before,
             };
-            let promised = |key: &Name| PromisedLease {
+            let promised = |(key, mode): (&Name, &Mode)| PromisedLease {
                 key: key.clone(),
                 value: claim.token().to_hex(),
                 until: now + micros(ttl),
-                since,
+                since: since(mode),
             };
-            claim.keys().map(promised).collect()
+            claim.keys().zip(claim.modes()).map(promised).collect()
         };
         match (&self.queued.request, &self.answer) {
             (Request::Acquire { claim, ttl, .. }, Some(Ok(Answer::Granted { .. }))) => {
@@ -368,7 +368,7 @@ fn belongs_to(id: &ItemId, name: &Name) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{ExtendItem, Extended, Group, Mode, Part, Reply, Token};
+    use crate::node::{Class, ExtendItem, Extended, Group, Part, Reply, Token};
 
     fn item(keys: &[&[u8]], token: u8) -> ExtendItem {
         let part = |key: &&[u8]| Part {
@@ -425,6 +425,41 @@ mod tests {
         assert_eq!(
             kept_keys([NotOurs, Kept, Withdrawn, NotOurs, unknown(), Unnoted]),
             "bf"
+        );
+    }
+
+    /// Redis and the memory master keep the expiry of an exclusive key when an acquire is repeated.
+    #[test]
+    fn repeated_acquire_of_an_exclusive_and_a_shared_key_lengthens_only_a_new_shared_hold() {
+        let part = |key: &[u8], mode| Part {
+            key: key.into(),
+            mode,
+        };
+        let group = Group::new(vec![
+            part(b"a", Mode::Exclusive),
+            part(b"b", Mode::Class(Class::Shared)),
+        ]);
+        let claim = Claim::new("", b"a", Token::from_bytes([1; 16]), true).with_group(group);
+        let request = Request::Acquire {
+            claim: claim.into(),
+            ttl: Duration::from_secs(5),
+            proposal: 1,
+        };
+        let job_request = JobRequest {
+            queued: Queued::new(request, Reply::ignored()),
+            answer: Some(Ok(Answer::Granted { counter: Some(1) })),
+        };
+        let leases = job_request.promised_leases(7);
+        let since_of_keys: Vec<_> = leases
+            .iter()
+            .map(|lease| (lease.key.to_vec(), lease.since))
+            .collect();
+        assert_eq!(
+            since_of_keys,
+            [
+                (b"a".to_vec(), Since::Before),
+                (b"b".to_vec(), Since::Joined)
+            ]
         );
     }
 
