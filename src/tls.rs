@@ -85,11 +85,26 @@ impl Tls {
         if !is_needed {
             return Ok(None);
         }
+        let advice = "name a CA file (QUORATE_CA_FILE or root_pem)";
+        self.reread_config(advice)
+            .map(Some)
+            .map_err(BuildError::Tls)
+    }
+
+    /// The rustls configuration, which follows changes of the files. For crates that add masters of other kinds.
+    ///
+    /// # Errors
+    ///
+    /// A text that says what is wrong. If the operating system has no root certificates, it ends with `advice`.
+    #[doc(hidden)]
+    pub fn reread_config(
+        &self,
+        advice: &'static str,
+    ) -> Result<Arc<Reread<Arc<ClientConfig>>>, String> {
         let reload_interval = self.roots.is_empty().then_some(SYSTEM_ROOTS);
         let tls = self.clone();
-        let load = move || tls.load().map(Arc::new);
-        let config = Reread::new(self.files(), reload_interval, load);
-        config.map(Some).map_err(BuildError::Tls)
+        let load = move || tls.load(advice).map(Arc::new);
+        Reread::new(self.files(), reload_interval, load)
     }
 
     /// Checks certificates and keys, as [`build`](crate::RedlockBuilder::build) does. For crates that add masters of
@@ -113,16 +128,15 @@ impl Tls {
         files.collect()
     }
 
-    fn load(&self) -> Result<ClientConfig, String> {
+    fn load(&self, advice: &str) -> Result<ClientConfig, String> {
         let mut store = RootCertStore::empty();
         if self.roots.is_empty() {
             let native = rustls_native_certs::load_native_certs();
             store.add_parsable_certificates(native.certs);
             if store.is_empty() {
-                return Err(
-                    "the operating system has no root certificates: name a CA file (QUORATE_CA_FILE or root_pem)"
-                        .to_owned(),
-                );
+                return Err(format!(
+                    "the operating system has no root certificates: {advice}"
+                ));
             }
         }
         self.with_roots(store)

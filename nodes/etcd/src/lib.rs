@@ -47,8 +47,6 @@
 //! | `PREFIX/wake/<process>` | the latest wake-ups for the process; removed when its etcd lease ends |
 //! | `/quorate-server` | a random identity of the cluster, which shows that two URLs belong to one cluster |
 
-#[cfg(feature = "tls-rustls")]
-mod certificates;
 mod dial;
 mod fault;
 mod greet;

@@ -11,7 +11,6 @@ use quorate::redact;
 use quorate::reread::Reread;
 
 #[cfg(feature = "tls-rustls")]
-use crate::certificates::Files;
 use crate::layout::Layout;
 
 /// The default timeout of one request. It is longer than for a Redis server, because a commit waits for the disks of a
@@ -94,11 +93,23 @@ impl Address {
         }
         #[cfg(feature = "tls-rustls")]
         if address.tls {
-            let client = address.cert.clone().zip(address.key.clone());
-            let ca = address.cacert.clone();
-            address.config = Some(Files { ca, client }.config().map_err(bad)?);
+            let advice = "add ?cacert= to the URL";
+            address.config = Some(address.certificates().reread_config(advice).map_err(bad)?);
         }
         Ok(address)
+    }
+
+    /// The files with certificates that the URL names.
+    #[cfg(feature = "tls-rustls")]
+    fn certificates(&self) -> quorate::Tls {
+        let mut tls = quorate::Tls::default();
+        if let Some(file) = &self.cacert {
+            tls = tls.root_file(file);
+        }
+        if let (Some(chain), Some(key)) = (&self.cert, &self.key) {
+            tls = tls.client_files(chain, key);
+        }
+        tls
     }
 
     /// Parses a URL.

@@ -29,8 +29,6 @@
 //! Connect to the server itself, or to a connection pooler such as pgbouncer in session mode.
 
 mod abandoned;
-#[cfg(feature = "tls-rustls")]
-mod certificates;
 mod connection;
 mod dial;
 mod fault;
