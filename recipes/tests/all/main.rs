@@ -1,5 +1,7 @@
-//! Runs each recipe of `docs/fencing-recipes.md` on a real server or file system.
+//! Runs each recipe of `docs/fencing-recipes.md` on a real server or file system, and the Rust recipe of
+//! `docs/schedulers.md` with its scheduler.
 
+mod cron;
 mod files;
 mod mysql;
 mod object_store;
