@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::options::Tls;
 use crate::ports::PortLease;
 use crate::server_dir::ServerDir;
 use crate::server_process::ServerProcess;
-use crate::spawn::{find, tied_to_process};
+use crate::spawn::{find, spawn, tied_to_process};
 use crate::test_server::TestServer;
 
 /// How long a member may take from its start until it has a leader.
@@ -198,8 +198,10 @@ impl Etcd {
             .map(|member| format!("{scheme}://{}", member.addr()))
             .collect();
         let mut command = Command::new(&self.etcdctl);
+        // The default limits of `etcdctl` are 2 and 5 s, which a busy machine can exceed.
         command
             .env("ETCDCTL_API", "3")
+            .args(["--dial-timeout=20s", "--command-timeout=20s"])
             .arg(format!("--endpoints={}", hosts.join(",")));
         command
     }
@@ -212,6 +214,25 @@ impl Etcd {
     pub fn ctl(&self, arguments: &[&str]) -> Result<String, Error> {
         let output = self.client().args(arguments).output();
         succeeded(&output.map_err(Error::io("run etcdctl"))?)
+    }
+
+    /// Runs `etcdctl` with these arguments and this input, and returns its output. For example, `put KEY` reads the value
+    /// from the input.
+    ///
+    /// # Errors
+    ///
+    /// As for [`ctl`](Self::ctl).
+    pub fn ctl_with_input(&self, arguments: &[&str], input: &[u8]) -> Result<String, Error> {
+        let failed = || Error::io("run etcdctl");
+        let mut command = self.client();
+        command.args(arguments).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = spawn(command).map_err(failed())?;
+        if let Some(mut stdin) = process.stdin.take() {
+            // If the program has ended without reading its input, its output has the reason.
+            let _ = stdin.write_all(input);
+        }
+        succeeded(&process.wait_with_output().map_err(failed())?)
     }
 
     /// Kills a member with SIGKILL, as a crash would, and waits until it is dead and its port refuses connections. Does
@@ -254,6 +275,30 @@ impl Etcd {
         self.members[member].wait_ready()
     }
 
+    /// Starts all members that are dead, on the same ports with their data, and waits until all members have a leader.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub fn start_dead_members(&self) -> Result<(), Error> {
+        let is_dead = |member: &&Member| member.process.pid().is_none();
+        let mut dead = self.members.iter().filter(is_dead);
+        dead.try_for_each(Member::launch)?;
+        self.wait_ready()
+    }
+
+    /// Kills all members, removes their data, and starts them again as a new cluster. Its id is that of the old cluster,
+    /// because the names and the addresses of the members are the same.
+    ///
+    /// # Errors
+    ///
+    /// As for [`start`](Self::start).
+    pub fn restart_empty(&self) -> Result<(), Error> {
+        TestServer::kill(self)?;
+        self.members.iter().try_for_each(Member::remove_data)?;
+        self.start_dead_members()
+    }
+
     /// Writes a snapshot of the cluster into this file.
     ///
     /// # Errors
@@ -277,9 +322,8 @@ impl Etcd {
         TestServer::kill(self)?;
         for member in &self.members {
             member.restore(&self.etcdctl, file)?;
-            member.launch()?;
         }
-        self.wait_ready()
+        self.start_dead_members()
     }
 
     /// Waits until all running members have a leader.
@@ -472,10 +516,14 @@ impl Member {
         self.process.end(Signal::KILL, refuses)
     }
 
+    fn remove_data(&self) -> Result<(), Error> {
+        let removed = fs::remove_dir_all(self.data_dir());
+        removed.map_err(Error::io("remove the data of a member"))
+    }
+
     /// Replaces the data of this dead member with a snapshot.
     fn restore(&self, etcdctl: &Path, file: &Path) -> Result<(), Error> {
-        let removed = fs::remove_dir_all(self.data_dir());
-        removed.map_err(Error::io("remove the data of a member"))?;
+        self.remove_data()?;
         let output = Command::new(etcdctl)
             .env("ETCDCTL_API", "3")
             .args(["snapshot", "restore"])
