@@ -1,6 +1,6 @@
 //! Reads which locks are held on one master that is not a Redis.
 //!
-//! A ZooKeeper server does not know when a lock expires. The observer regards a lock as expired if the holder has not
+//! ZooKeeper and etcd do not know when a lock expires. The observer regards a lock as expired if the holder has not
 //! renewed it for one TTL. So the observer must watch a lock for one TTL before it can report it as expired.
 
 use std::time::Duration;
@@ -38,6 +38,7 @@ impl Observer {
         let redlock = locking::builder_over(&[url.to_owned()])?
             .restart_guard(RestartGuard::Off)
             .ttl(PATIENCE * 5)
+            .connect_timeout(PATIENCE)
             .build()?;
         drop(runtime_context);
         Ok(Self { redlock, runtime })

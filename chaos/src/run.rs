@@ -31,6 +31,9 @@ const WARM_UP: Duration = Duration::from_millis(300);
 /// The interval between two measurements of the resource usage of clients and masters.
 const GAUGE_INTERVAL: Duration = Duration::from_secs(20);
 
+/// How long a master may take to list its keys at the end of the run, even on a busy machine.
+const KEYS_PATIENCE: Duration = Duration::from_secs(30);
+
 /// The error message if a scenario changes masters but the program `quorate` was not found.
 const NO_QUORATE: &str =
     "replacing masters needs the program `quorate`: build it, or set QUORATE_CLI to its path";
@@ -392,8 +395,11 @@ impl<'a> Driver<'a> {
             if self.is_retired(master) {
                 return false;
             }
+            // A master that does not answer may still have such keys.
             let keys = self.world.keys(master);
-            keys.is_ok_and(|(remaining, _)| remaining.iter().any(|key| is_awaited(key)))
+            keys.map_or(true, |(remaining, _)| {
+                remaining.iter().any(|key| is_awaited(key))
+            })
         };
         while Instant::now() < end && (0..self.world.masters.len()).any(has_awaited_keys) {
             thread::sleep(Duration::from_millis(50));
@@ -405,16 +411,12 @@ impl<'a> Driver<'a> {
             if self.is_retired(master) {
                 continue;
             }
-            // A ZooKeeper master does not expire locks. The first call of `keys` starts to watch the locks. Only a call
-            // after one TTL knows which locks have expired, so ignore the first result.
+            let (remaining, eternal) = self.await_keys(master)?;
+            // A master without a clock does not expire locks. The first call of `keys` starts to watch the locks. Only a
+            // call after one TTL knows which locks have expired, so ignore the first result.
             if when == "at-once" && !self.world.masters[master].kind().has_clock {
-                let _ = self.world.keys(master);
                 continue;
             }
-            let (remaining, eternal) = self
-                .world
-                .keys(master)
-                .with_context(|| format!("cannot read the keys of m{}", master + 1))?;
             let keys = Event::Keys {
                 when: when.to_owned(),
                 left: remaining,
@@ -423,6 +425,20 @@ impl<'a> Driver<'a> {
             self.recorder.record(format!("m{}", master + 1), keys);
         }
         Ok(())
+    }
+
+    /// The keys on a master ([`World::keys`]). Asks again for up to [`KEYS_PATIENCE`] if the master does not answer.
+    fn await_keys(&self, master: usize) -> anyhow::Result<(Vec<String>, Vec<String>)> {
+        let end = Instant::now() + KEYS_PATIENCE;
+        loop {
+            match self.world.keys(master) {
+                Err(_) if Instant::now() < end => thread::sleep(Duration::from_millis(50)),
+                keys => {
+                    return keys
+                        .with_context(|| format!("cannot read the keys of m{}", master + 1));
+                }
+            }
+        }
     }
 
     fn is_retired(&self, master: usize) -> bool {

@@ -96,6 +96,7 @@ fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
         // Masters, proxies and clients share one machine, so the timeout is longer than the default: 100 ms instead of
         // 50 ms with the default TTL of one second.
         .node_timeout(settings.ttl / 10)
+        .connect_timeout(connect_timeout(settings.ttl))
         .wait(Wait::For(PATIENCE))
         .restart_guard(match settings.guarding {
             Guarding::On => RestartGuard::On,
@@ -107,6 +108,12 @@ fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
         _ => builder.order(quorate::Order::Unordered),
     };
     Ok(builder.build()?)
+}
+
+/// The time for each step of a connect: the default of 500 ms with the default TTL of one second, and longer with a
+/// longer TTL, as all timeouts of a run. A login to a database takes several round trips.
+fn connect_timeout(ttl: Duration) -> Duration {
+    (ttl / 2).max(Duration::from_millis(500))
 }
 
 async fn run(ctx: Ctx) {
