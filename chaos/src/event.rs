@@ -350,7 +350,7 @@ pub enum Event {
         /// The memory in bytes. For a client, its resident memory; for a Redis master, its `used_memory`; 0 for other
         /// masters.
         memory: u64,
-        /// The number of open file descriptors; 0 for a ZooKeeper master.
+        /// The number of open file descriptors; 0 for a ZooKeeper or etcd master.
         handles: u64,
         /// The number of connections that a master reports; `None` for a client.
         #[serde(default, skip_serializing_if = "Option::is_none")]

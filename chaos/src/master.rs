@@ -1,4 +1,4 @@
-//! One master of a run: a server, or a ZooKeeper ensemble.
+//! One master of a run: a server, a ZooKeeper ensemble, or an etcd cluster.
 
 use std::any::type_name;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! The network path from one client to one master: a proxy in front of each server of the master. A ZooKeeper master
-//! can have several servers.
+//! The network path from one client to one master: a proxy in front of each server of the master. A ZooKeeper or etcd
+//! master can have several servers.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
 //! Checks which keys remain on the masters after the run. The keys are listed at three times:
 //!
-//! - When all clients have released their locks, ZooKeeper masters are skipped. On the other masters, only three groups
-//!   of keys may remain: keys of killed clients; keys that a recent fault kept from being deleted; and keys that
+//! - When all clients have released their locks, masters without a clock are skipped. On the other masters, only three
+//!   groups of keys may remain: keys of killed clients; keys that a recent fault kept from being deleted; and keys that
 //!   outlive their queue (ticket counters and `quorate:lines`).
 //! - One TTL later, only holder's notes (the texts by which `status` shows the holders) may remain.
 //! - When these notes have expired, no key may remain.

@@ -3,6 +3,8 @@
 mod clients;
 mod clocks;
 mod databases;
+mod etcd;
+mod etcd_data;
 mod impostors;
 mod kind;
 mod landed;
@@ -40,6 +42,8 @@ impl Kind {
             postgres::ROWS,
             postgres_files::ROWS,
             zookeepers::ROWS,
+            etcd::ROWS,
+            etcd_data::ROWS,
             clients::ROWS,
         ];
         tables.into_iter().flatten().map(Self).collect()
@@ -49,12 +53,15 @@ impl Kind {
     ///
     /// - They apply to at least one of these masters.
     /// - They cannot break mutual exclusion if clients ignore the votes of restarted masters (the restart guard).
-    /// - They need no clock offsets, network links or host names.
+    /// - They need no clock offsets, network links or host names, and no clients that last.
     pub fn mixed(nodes: &[NodeKind]) -> Vec<Self> {
         let is_suitable = |kind: &Self| {
             nodes.iter().any(|node| kind.on.includes(*node))
                 && !kind.breaks_exclusion(true, nodes)
-                && !matches!(kind.needs, Needs::Clocks | Needs::Links | Needs::Names)
+                && !matches!(
+                    kind.needs,
+                    Needs::Clocks | Needs::Links | Needs::Names | Needs::LastingClients
+                )
         };
         Self::all().into_iter().filter(is_suitable).collect()
     }

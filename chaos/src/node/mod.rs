@@ -3,6 +3,7 @@
 //!
 //! To add a kind, write such a file, and add its rows to [`NodeKind::all`].
 
+pub mod etcd;
 pub mod mariadb;
 pub mod postgres;
 mod probe;
@@ -29,7 +30,13 @@ impl NodeKind {
 
     /// All kinds of servers that can be masters.
     pub fn all() -> Vec<Self> {
-        let tables = [redis::ROWS, mariadb::ROWS, postgres::ROWS, zookeeper::ROWS];
+        let tables = [
+            redis::ROWS,
+            mariadb::ROWS,
+            postgres::ROWS,
+            zookeeper::ROWS,
+            etcd::ROWS,
+        ];
         tables.into_iter().flatten().map(Self).collect()
     }
 
@@ -175,7 +182,7 @@ mod tests {
                 assert_eq!(alias.parse(), Ok(kind));
             }
         }
-        let why = "etcd"
+        let why = "consul"
             .parse::<NodeKind>()
             .expect_err("an unknown kind of server must be refused");
         assert!(why.contains("redis, mysql"), "{why}");
@@ -209,6 +216,8 @@ mod tests {
                 MasterGroup::Of(zookeeper::ZOOKEEPER),
                 &["zookeeper", "ensemble"],
             ),
+            (MasterGroup::Of(etcd::ETCD), &["etcd", "etcd-cluster"]),
+            (MasterGroup::Named(etcd::CLUSTER), &["etcd-cluster"]),
             (MasterGroup::Forgetful, &["redis", "mysql-flush0"]),
         ] {
             assert_eq!(names_in(group), kinds, "{group:?}");

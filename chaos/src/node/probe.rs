@@ -6,10 +6,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// The connection of a probe to a server. A connection to a Redis server accepts many requests; connections to a
-/// MariaDB, PostgreSQL or ZooKeeper server accept only one.
+/// MariaDB, PostgreSQL, ZooKeeper or etcd server accept only one.
 pub trait Probe {
     /// Sends a request and reads the answer: from Redis the whole reply, from MariaDB one packet, from PostgreSQL one
-    /// message, and from ZooKeeper the first nine bytes.
+    /// message, from ZooKeeper the first nine bytes, and from etcd the status line.
     ///
     /// # Errors
     ///

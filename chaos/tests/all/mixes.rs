@@ -1,4 +1,4 @@
-//! Short runs with MariaDB or PostgreSQL masters, or with a mix of masters of several kinds.
+//! Short runs with MariaDB, PostgreSQL or etcd masters, or with a mix of masters of several kinds.
 //!
 //! If a server that a run needs is not installed on this machine, the run is reported as skipped.
 
@@ -140,6 +140,126 @@ fn postgres_masters_with_older_files_break_exclusion_but_not_fencing_without_the
     );
     run.must_be_valid();
     assert!(run.summary.excused > 0, "{}", text(&run.output));
+}
+
+#[test]
+#[ignore = "nightly"]
+fn chaos_run_on_redis_and_etcd_is_valid_despite_lost_leaders_and_a_full_database() {
+    let test = "chaos_run_on_redis_and_etcd_is_valid_despite_lost_leaders_and_a_full_database";
+    if is_missing(test, &["redis", "etcd-cluster"]) {
+        return;
+    }
+    let faults = "etcd-kill,etcd-leader-kill,etcd-leader-stop,etcd-follower-stop,etcd-leaderless,etcd-nospace";
+    let all_landed = |run: &Run| {
+        faults
+            .split(',')
+            .all(|name| run.landed_count(kind(name)) > 0)
+    };
+    let run = Run::until_enough(
+        "redis-and-etcd",
+        &format!(
+            "--seed 34 --nodes redis,redis,etcd-cluster --ttl 2s --clients 3 --many 5 \
+             --workload file,handover,register,permits --faults {faults}"
+        ),
+        &[40, 80],
+        all_landed,
+    );
+    run.must_be_valid();
+    assert!(all_landed(&run), "{}", text(&run.output));
+}
+
+#[test]
+#[ignore = "nightly"]
+fn chaos_run_on_etcd_is_valid_although_masters_restore_snapshots_or_lose_their_data() {
+    let test = "chaos_run_on_etcd_is_valid_although_masters_restore_snapshots_or_lose_their_data";
+    if is_missing(test, &["etcd"]) {
+        return;
+    }
+    let faults = "etcd-restore,etcd-emptied,client-sigkill";
+    let all_landed = |run: &Run| {
+        faults
+            .split(',')
+            .all(|name| run.landed_count(kind(name)) > 0)
+    };
+    let run = Run::until_enough(
+        "etcd-lost-data",
+        &format!(
+            "--seed 35 --nodes etcd,etcd,etcd --ttl 2s --clients 3 --many 5 \
+             --workload file,handover,register,permits --faults {faults}"
+        ),
+        &[40, 80],
+        all_landed,
+    );
+    run.must_be_valid();
+    assert!(all_landed(&run), "{}", text(&run.output));
+}
+
+#[test]
+#[ignore = "nightly"]
+fn clients_refuse_restored_etcd_masters_although_they_can_reach_a_majority_of_them() {
+    let test = "clients_refuse_restored_etcd_masters_although_they_can_reach_a_majority_of_them";
+    if is_missing(test, &["etcd"]) {
+        return;
+    }
+    let run = Run::until_enough(
+        "etcd-restored",
+        "--seed 36 --nodes etcd,etcd,etcd --ttl 3s --clients 3 --faults etcd-restore-majority \
+         --workload file,handover,register",
+        &[20, 40],
+        |run| run.landed_count(kind("etcd-restore-majority")) > 1,
+    );
+    run.must_be_valid();
+    assert_eq!(run.summary.excused, 0, "{}", text(&run.output));
+    assert!(
+        run.landed_count(kind("etcd-restore-majority")) > 0,
+        "{}",
+        text(&run.output)
+    );
+}
+
+#[test]
+#[ignore = "nightly"]
+fn emptied_etcd_masters_break_exclusion_but_not_fencing_without_the_restart_guard() {
+    let test = "emptied_etcd_masters_break_exclusion_but_not_fencing_without_the_restart_guard";
+    if is_missing(test, &["etcd"]) {
+        return;
+    }
+    // The TTL must exceed the restart time, so that the masters lose locks that are still valid.
+    let run = Run::until_enough(
+        "etcd-emptied-unguarded",
+        "--seed 6 --nodes etcd,etcd,etcd --ttl 6s --clients 3 --faults etcd-amnesia \
+         --workload file,handover,register",
+        &[30, 60, 60],
+        |run| run.summary.excused > 0,
+    );
+    run.must_be_valid();
+    assert!(run.summary.excused > 0, "{}", text(&run.output));
+}
+
+#[test]
+#[ignore = "nightly"]
+fn chaos_run_on_redis_postgres_and_etcd_together_is_valid_despite_faults() {
+    let test = "chaos_run_on_redis_postgres_and_etcd_together_is_valid_despite_faults";
+    if is_missing(test, &["redis", "postgres", "etcd"]) {
+        return;
+    }
+    let faults = "pg-kill,pg-snapshot,etcd-kill,etcd-restore,stop";
+    let all_landed = |run: &Run| {
+        faults
+            .split(',')
+            .all(|name| run.landed_count(kind(name)) > 0)
+    };
+    let run = Run::until_enough(
+        "redis-postgres-etcd",
+        &format!(
+            "--seed 37 --nodes redis,postgres,etcd --ttl 2s --clients 3 --many 5 \
+             --workload file,handover,register,permits --faults {faults}"
+        ),
+        &[40, 80],
+        all_landed,
+    );
+    run.must_be_valid();
+    assert!(all_landed(&run), "{}", text(&run.output));
 }
 
 /// The master servers that run during a test of quotas.
