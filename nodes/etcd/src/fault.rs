@@ -77,12 +77,16 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// The error in an answer with this status; `None` if the answer is none of the gateway.
+    /// The error in an answer or in a line of a stream; `None` if there is none.
+    ///
+    /// etcd 3.4 and 3.5 write `error`, `message` and `code`, and etcd 3.6 leaves out `error`. The error of a stream is an
+    /// object in `error`; before etcd 3.6, its code is named `grpc_code`.
     pub(crate) fn read(body: &Value) -> Option<Self> {
-        // The error of a stream is an object, and names the code differently.
         let (error, name) = match body.get("error") {
-            Some(error) if error.is_object() => (error, "grpc_code"),
+            Some(error) if error.get("grpc_code").is_some() => (error, "grpc_code"),
+            Some(error) if error.is_object() => (error, "code"),
             Some(_) => (body, "code"),
+            None if body.get("code").is_some() => (body, "code"),
             None => return None,
         };
         Some(Self {
@@ -140,7 +144,17 @@ pub(crate) fn of_status(status: u16, body: &[u8]) -> Fault {
                    --enable-grpc-gateway=false, or correct the host and the port in the URL";
         return Fault::Unsupported(why.into());
     }
-    if matches!(status, 400 | 401 | 403 | 405) {
+    if status == 421 {
+        let why = "the member does not accept the host name in the URL: add the name to --host-whitelist of the \
+                   member, or use etcd+tls://";
+        return Fault::Unsupported(why.into());
+    }
+    if body.contains("CommonName of client") {
+        let why = "the member refuses a client certificate with a common name at its gateway: name a certificate \
+                   without one in ?cert=, and write user:password@ before the host in the URL";
+        return Fault::Unsupported(why.into());
+    }
+    if matches!(status, 300..=399 | 400 | 401 | 403 | 405) {
         let why = format!(
             "the server refuses requests with HTTP {status}, so it is no etcd, or there is a proxy before it: correct \
              the host and the port in the URL"
@@ -257,6 +271,11 @@ mod tests {
         let stream = json!({"error": {"grpc_code": 7, "message": "no", "http_status": "x"}});
         assert_eq!(Refusal::read(&stream), wanted);
         assert_eq!(Refusal::read(&json!({"header": {}})), None);
+        // etcd 3.6.
+        let answer = json!({"code": 7, "message": "no", "details": []});
+        assert_eq!(Refusal::read(&answer), wanted);
+        let stream = json!({"error": {"code": 7, "message": "no", "details": []}});
+        assert_eq!(Refusal::read(&stream), wanted);
     }
 
     #[test]
@@ -307,6 +326,16 @@ mod tests {
         assert!(of_status(404, b"Not Found").to_string().contains("gateway"));
         assert!(!of_status(403, b"").passes_by_itself());
         assert!(of_status(502, b"").passes_by_itself());
+        let redirected = of_status(301, b"");
+        assert!(!redirected.passes_by_itself() && redirected.to_string().contains("301"));
+        let host = b"\netcd received your request, but the Host header was unrecognized.";
+        assert!(
+            of_status(421, host)
+                .to_string()
+                .contains("--host-whitelist")
+        );
+        let name = b"CommonName of client sending a request against gateway will be ignored and not used as expected\n";
+        assert!(of_status(400, name).to_string().contains("certificate"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rand::RngExt as _;
 
 use crate::fault::{Refusal, unprepared};
 use crate::layout::{IDENTITY_NAME, Layout};
-use crate::member::{Member, down, header};
+use crate::member::{Member, down, header, member_id};
 use crate::txn;
 
 /// The path of a transaction.
@@ -100,14 +100,11 @@ pub(crate) fn parse_identity(value: Vec<u8>) -> Option<String> {
 /// Identifies the clock that gives the dates of a member: its process. If the member does not show when its process was
 /// started, returns a random number, so that two sessions never compare their dates.
 pub(crate) async fn era(member: &mut Member) -> Result<u64, Fault> {
-    let member_id = member
-        .status
-        .get("header")
-        .map(|header| crate::json::text(header, "member_id").to_owned());
+    let id = member_id(&member.status).to_owned();
     let metrics = member.page("/metrics").await?;
     let start = metrics.as_deref().and_then(start_time);
-    Ok(match (member_id, start) {
-        (Some(id), Some(start)) if !id.is_empty() => hash(&format!("{id} {start}")),
+    Ok(match start {
+        Some(start) if !id.is_empty() => hash(&format!("{id} {start}")),
         _ => {
             let mut rng: rand::rngs::StdRng = rand::make_rng();
             rng.random()

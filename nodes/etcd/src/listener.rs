@@ -23,6 +23,17 @@ const LEASE_SECONDS: u64 = 15;
 const RENEWAL: Duration = Duration::from_secs(4);
 /// The time limit of a renewal, and of opening a new watch after a break.
 const LIMIT: Duration = Duration::from_secs(4);
+/// A watch that ends sooner after its begin was refused, or a proxy has ended it.
+const SHORTEST_WATCH: Duration = Duration::from_secs(1);
+/// How many such watches may follow each other. After one more, the listener fails, and the client opens another one
+/// after a pause.
+const MOST_SHORT_WATCHES: u32 = 3;
+/// The reasons with which a cluster ends a watch that needs a new login.
+const LOGIN_REFUSED: [&str; 3] = [
+    "Unauthenticated",
+    "user name is empty",
+    "revision of auth store is old",
+];
 /// The longest line of a watch that is read, in bytes.
 const LONGEST_LINE: usize = 16 << 20;
 
@@ -35,12 +46,15 @@ pub struct EtcdListener {
     renew_at: Instant,
     key: Vec<u8>,
     watch: Watch,
+    /// The number of short watches that have followed each other.
+    short_watches: u32,
 }
 
 /// A watch on the wake-up key.
 struct Watch {
     member: Member,
     stream: Incoming,
+    opened_at: Instant,
     /// The bytes of the stream that do not form a whole line yet.
     rest: Vec<u8>,
     lines: VecDeque<Vec<u8>>,
@@ -59,6 +73,8 @@ enum Event {
     Removed,
     /// The cluster has removed the history up to this revision, so messages may be lost.
     Compacted(u64),
+    /// The cluster has refused the watch, because it demands a new login.
+    LoginRefused,
 }
 
 impl EtcdListener {
@@ -79,7 +95,7 @@ impl EtcdListener {
         let put = json!({"key": json::encode(&key), "lease": lease.to_string()});
         let put = control.call("/v3/kv/put", &put).await.map_err(down)?;
         let (_, revision) = header(&put.body)?;
-        let watch = Watch::open(shared, &key, revision + 1).await?;
+        let watch = Watch::open(shared, &key, revision.saturating_add(1)).await?;
         Ok(Self {
             shared: shared.clone(),
             control,
@@ -87,6 +103,7 @@ impl EtcdListener {
             renew_at,
             key,
             watch,
+            short_watches: 0,
         })
     }
 
@@ -117,9 +134,16 @@ impl EtcdListener {
         Ok(json::number(result, "TTL").is_some_and(|seconds| seconds > 0))
     }
 
-    /// Opens a new watch after the connection of the last one was lost. It begins with the first message that is
-    /// missing.
-    async fn watch_again(&mut self) -> Result<(), Fault> {
+    /// Opens a new watch after the last one ended with this fault. It begins with the first message that is missing.
+    /// Fails with the fault if too many short watches have followed each other.
+    async fn watch_again(&mut self, fault: Fault) -> Result<(), Fault> {
+        if self.watch.opened_at.elapsed() >= SHORTEST_WATCH {
+            self.short_watches = 0;
+        } else if self.short_watches < MOST_SHORT_WATCHES {
+            self.short_watches += 1;
+        } else {
+            return Err(fault);
+        }
         let opening = Watch::open(&self.shared, &self.key, self.watch.next);
         let opened = timeout(LIMIT, opening).await;
         self.watch = opened.unwrap_or(Err(Fault::Timeout(LIMIT)))?;
@@ -140,13 +164,18 @@ impl Listener for EtcdListener {
                 Some(Ok(Event::Nothing)) => {}
                 Some(Ok(Event::Messages(messages))) => return Ok(messages),
                 Some(Ok(Event::Removed)) => return Err(lease_ended()),
+                Some(Ok(Event::LoginRefused)) => {
+                    // The next request logs in again.
+                    self.shared.login.forget();
+                    return Err(Fault::Disconnected("the login has expired".into()));
+                }
                 Some(Ok(Event::Compacted(revision))) => {
-                    self.watch.next = self.watch.next.max(revision + 1);
-                    self.watch_again().await?;
+                    self.watch.next = self.watch.next.max(revision.saturating_add(1));
+                    self.watch_again(compacted()).await?;
                     return Ok(Vec::new());
                 }
-                Some(Err(Fault::Disconnected(_))) => {
-                    self.watch_again().await?;
+                Some(Err(fault @ Fault::Disconnected(_))) => {
+                    self.watch_again(fault).await?;
                     // The cluster was perhaps unavailable for longer than the lease.
                     self.renew().await?;
                 }
@@ -154,6 +183,10 @@ impl Listener for EtcdListener {
             }
         }
     }
+}
+
+fn compacted() -> Fault {
+    Fault::Disconnected("the cluster has removed the history that the watch needs".into())
 }
 
 fn lease_ended() -> Fault {
@@ -172,6 +205,7 @@ impl Watch {
         Ok(Self {
             member,
             stream,
+            opened_at: Instant::now(),
             rest: Vec::new(),
             lines: VecDeque::new(),
             next,
@@ -217,6 +251,9 @@ fn event(line: &Value, next: &mut u64) -> Result<Event, Fault> {
     let result = line.get("result").ok_or_else(unreadable)?;
     if json::flag(result, "canceled") {
         let reason = json::text(result, "cancel_reason");
+        if LOGIN_REFUSED.iter().any(|text| reason.contains(text)) {
+            return Ok(Event::LoginRefused);
+        }
         return match json::number(result, "compact_revision") {
             Some(0) | None if reason.contains("PermissionDenied") => {
                 let text = reason.to_owned();
@@ -233,7 +270,7 @@ fn event(line: &Value, next: &mut u64) -> Result<Event, Fault> {
         }
         let pair = event.get("kv").ok_or_else(unreadable)?;
         let revision = json::number(pair, "mod_revision").ok_or_else(unreadable)?;
-        *next = (*next).max(revision + 1);
+        *next = (*next).max(revision.saturating_add(1));
         let data = json::bytes(pair, "value").ok_or_else(unreadable)?;
         match decode_messages(&data) {
             Some(decoded) => messages.extend(decoded),
@@ -249,6 +286,7 @@ fn event(line: &Value, next: &mut u64) -> Result<Event, Fault> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use quorate::node::store::encode_messages;
 
     use super::*;
@@ -294,6 +332,26 @@ mod tests {
             "disconnected"
         );
         assert!(event(&json!({}), &mut next).is_err());
+        for reason in [
+            "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token",
+            "rpc error: code = InvalidArgument desc = etcdserver: user name is empty",
+        ] {
+            let refused = json!({"watch_id": "-1", "created": true, "canceled": true, "cancel_reason": reason});
+            assert_eq!(of(refused, &mut next), Ok(Event::LoginRefused));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_of_a_watch_causes_a_panic(revision in any::<u64>(), value in any::<Vec<u8>>(), text in any::<String>()) {
+            let mut next = 0;
+            let number = revision.to_string();
+            let pair = json!({"mod_revision": number, "value": json::encode(&value)});
+            drop(of(json!({"events": [{"kv": pair}]}), &mut next));
+            drop(of(json!({"canceled": true, "compact_revision": number, "cancel_reason": text}), &mut next));
+            drop(of(json!({"events": [{"kv": {"mod_revision": text, "value": text}}]}), &mut next));
+            drop(whole_lines(&mut value.clone()));
+        }
     }
 
     #[test]

@@ -3,9 +3,10 @@
 //! A login takes the cluster more than 100 ms, because it hashes the password. So the token is kept until the cluster
 //! refuses it.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 enum State {
     #[default]
     Unknown,
@@ -15,8 +16,15 @@ enum State {
 }
 
 /// The state of the login of this process.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Login(Mutex<State>);
+
+/// Shows no token: whoever knows the token has the rights of the user.
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Login(..)")
+    }
+}
 
 impl Login {
     fn state(&self) -> State {
@@ -54,5 +62,18 @@ impl Login {
     /// Forgets the token: the next request logs in again.
     pub(crate) fn forget(&self) {
         self.set(State::Unknown);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_is_in_no_debug_output() {
+        let login = Login::default();
+        login.succeeded("secret.7");
+        assert_eq!(login.token().as_deref(), Some("secret.7"));
+        assert!(!format!("{login:?}").contains("secret"));
     }
 }

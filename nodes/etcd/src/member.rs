@@ -98,12 +98,22 @@ impl Member {
         let body = body.to_string();
         self.log_in_first().await?;
         let token = self.shared.login.token();
-        match self.send(path, token.as_deref(), body.clone()).await? {
+        let outcome = match self.send(path, token.as_deref(), body.clone()).await? {
             Err(refusal) if refusal.needs_login() && self.log_in(token).await? => {
                 let token = self.shared.login.token();
-                self.send(path, token.as_deref(), body).await
+                self.send(path, token.as_deref(), body).await?
             }
-            outcome => Ok(outcome),
+            outcome => outcome,
+        };
+        Ok(outcome.map(|answer| self.with_own_date(answer)))
+    }
+
+    /// Removes the date of an answer that another member has given: an HTTP proxy can send each request to another member.
+    fn with_own_date(&self, answer: Answer) -> Answer {
+        let is_own = member_id(&answer.body) == member_id(&self.status);
+        Answer {
+            date: answer.date.filter(|_| is_own),
+            ..answer
         }
     }
 
@@ -296,6 +306,12 @@ pub(crate) fn header(answer: &Value) -> Result<(u64, u64), Fault> {
     let cluster = json::number(header, "cluster_id");
     let revision = json::number(header, "revision");
     cluster.zip(revision).ok_or_else(fault::unreadable)
+}
+
+/// The id of the member that has given this answer; empty if the answer has none.
+pub(crate) fn member_id(answer: &Value) -> &str {
+    let header = answer.get("header");
+    header.map_or("", |header| json::text(header, "member_id"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Reads and changes records over a connection to one member of a cluster.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,9 +32,14 @@ pub struct EtcdSession {
     era: u64,
     /// The date of the last answer, in microseconds since 1970.
     date: Option<u64>,
-    /// The position after the last page that was read, and the first key of the next page.
-    paged: Option<(u64, Vec<u8>)>,
+    /// The positions after the last pages that were read, with the first key of the next page.
+    paged: VecDeque<(u64, Vec<u8>)>,
 }
+
+/// The number of positions that are remembered. Several searches can read pages over one session.
+const MOST_POSITIONS: usize = 8;
+/// The number of keys that one request skips.
+const SKIPPED_KEYS: u64 = 10_000;
 
 /// The answer to a transaction.
 struct Answered {
@@ -55,7 +61,7 @@ impl EtcdSession {
             cluster_id: met.cluster_id,
             era,
             date: met.date,
-            paged: None,
+            paged: VecDeque::new(),
         }
     }
 
@@ -127,6 +133,36 @@ impl EtcdSession {
             .collect()
     }
 
+    /// The first key of the page at this position.
+    async fn first_key(&mut self, from: u64) -> Result<Vec<u8>, Fault> {
+        let known = self.paged.iter().position(|(upto, _)| *upto == from);
+        if let Some((_, first)) = known.and_then(|index| self.paged.remove(index)) {
+            return Ok(first);
+        }
+        // Another session has read the pages before. Skip their keys without the contents of the records.
+        let (mut first, mut left) = (self.layout.records(), from);
+        while left > 0 {
+            let count = left.min(SKIPPED_KEYS);
+            let limit = u32::try_from(count).unwrap_or(u32::MAX);
+            let operation = txn::key_range(&first, &self.layout.records_end(), limit);
+            let found = self.read_range(operation).await?;
+            let Some((last, _)) = found.last() else { break };
+            first = after(last);
+            left = left.saturating_sub(found.len() as u64);
+        }
+        Ok(first)
+    }
+
+    /// Reads a range of records.
+    async fn read_range(&mut self, operation: Value) -> Result<Vec<NamedRecord>, Fault> {
+        let request = txn::on_identity(&self.identity, vec![operation]);
+        let answered = self.execute(&request).await?;
+        let responses = txn::of_identity(&answered.body)?;
+        let found = txn::records(responses.first().ok_or_else(unreadable)?, self.versions)?;
+        self.date = answered.date;
+        Ok(found)
+    }
+
     /// Reads each record alone, because this user has no right to read one of them.
     async fn read_each(&mut self, names: &[Arc<[u8]>]) -> Result<Vec<Record>, Fault> {
         let mut records = Vec::new();
@@ -161,30 +197,18 @@ impl Session for EtcdSession {
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
         // Continue after the last record of the previous page. Counting records from the first one would take longer
         // with every page.
-        let paged = self.paged.take().filter(|(upto, _)| *upto == from);
-        let (skipped, first) = match paged {
-            Some((_, first)) => (0, first),
-            None => (from, self.layout.records()),
-        };
-        let limit = u32::try_from(skipped)
-            .unwrap_or(u32::MAX)
-            .saturating_add(count);
+        let first = self.first_key(from).await?;
         let end = self.layout.records_end();
-        let operations = vec![txn::page_range(&first, &end, limit)];
-        let request = txn::on_identity(&self.identity, operations);
-        let answered = self.execute(&request).await?;
-        self.date = answered.date;
-        let responses = txn::of_identity(&answered.body)?;
-        let found = txn::records(responses.first().ok_or_else(unreadable)?, self.versions)?;
-        let found: Vec<NamedRecord> = found
-            .into_iter()
-            .skip(usize::try_from(skipped).unwrap_or(usize::MAX))
-            .collect();
-        self.paged = found.last().map(|(last, _)| {
-            // A zero byte at the end makes the smallest key that is larger.
-            let next = [last, &[0][..]].concat();
-            (from + found.len() as u64, next)
-        });
+        let found = self
+            .read_range(txn::page_range(&first, &end, count))
+            .await?;
+        if let Some((last, _)) = found.last() {
+            if self.paged.len() >= MOST_POSITIONS {
+                self.paged.pop_front();
+            }
+            let position = from.saturating_add(found.len() as u64);
+            self.paged.push_back((position, after(last)));
+        }
         let prefix = self.layout.records().len();
         let named = found.into_iter().map(|(mut key, record)| {
             key.drain(..prefix.min(key.len()));
@@ -212,6 +236,11 @@ impl Session for EtcdSession {
         }
         Ok(())
     }
+}
+
+/// The smallest key that is larger than this one.
+fn after(key: &[u8]) -> Vec<u8> {
+    [key, &[0][..]].concat()
 }
 
 /// A result without the cluster's clock: the dates of its answers have whole seconds, and each member has its own

@@ -84,6 +84,13 @@ pub(crate) fn page_range(first: &[u8], end: &[u8], limit: u32) -> Value {
     }})
 }
 
+/// Reads the first keys from `first` to before `end`, without their values.
+pub(crate) fn key_range(first: &[u8], end: &[u8], limit: u32) -> Value {
+    let mut range = page_range(first, end, limit);
+    range["request_range"]["keys_only"] = true.into();
+    range
+}
+
 /// Removes a record if it still has this revision.
 pub(crate) fn removal(key: &[u8], revision: u64) -> Value {
     json!({"request_txn": {

@@ -339,9 +339,11 @@ fn parse_host(text: &str) -> Result<Host, BadUrl> {
     if name.is_empty() {
         return Err(bad(format!("a host is missing: write {FORM}")));
     }
-    let is_allowed = |c: char| c.is_alphanumeric() || ".:-_".contains(c);
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || ".:-_".contains(c);
     if !name.chars().all(is_allowed) {
-        return Err(bad("a host contains a character that no host name has"));
+        return Err(bad(
+            "a host contains a character that no host name has: write a name with other letters in its ASCII form (xn--)",
+        ));
     }
     let port = match port {
         None | Some("") => PORT,
@@ -425,6 +427,7 @@ mod tests {
             ("etcd://u:secret", "port"),
             ("etcd://u:secret@h:0/d", "port"),
             ("etcd://u:secret@h1,h2/d", "commas"),
+            ("etcd://u:secret@m\u{fc}nchen/d", "ASCII"),
             ("etcd://u:sec/ret@h/d", "%2F"),
             ("etcd://u:sec#ret@h/d", "%23"),
             ("etcd://u:secret@h/d?timeout=5", "duration"),
