@@ -16,6 +16,7 @@
 
 use std::pin::Pin;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
@@ -40,6 +41,34 @@ impl Process {
     /// Whether the calling process is another one, because it was forked.
     pub fn is_not_current(self) -> bool {
         self != Self::current()
+    }
+}
+
+/// The process that used a value first. Unlike [`OnceLock`], this type never waits: in a forked process, a thread for
+/// which it would have to wait may not exist.
+#[derive(Debug)]
+pub(crate) struct FirstProcess(AtomicU32);
+
+impl FirstProcess {
+    /// The id of no process: the value has not been used yet.
+    const NONE: u32 = 0;
+
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU32::new(Self::NONE))
+    }
+
+    /// Whether another process used the value first.
+    pub(crate) fn is_other(&self) -> bool {
+        let id = self.0.load(Ordering::SeqCst);
+        id != Self::NONE && Process(id).is_not_current()
+    }
+
+    /// Whether another process used the value first. If no process has used it yet, records the calling process.
+    pub(crate) fn is_other_or_claim(&self) -> bool {
+        let Process(current) = Process::current();
+        let (unused, order) = (Self::NONE, Ordering::SeqCst);
+        let claimed = self.0.compare_exchange(unused, current, order, order);
+        claimed.is_err_and(|id| id != current)
     }
 }
 
@@ -135,6 +164,18 @@ mod tests {
         inherited.value.get_or_init(|| 1);
         let again = (*inherited.get_or_init(|| 2), *inherited.get_or_init(|| 3));
         assert_eq!(again, (2, 2));
+    }
+
+    #[test]
+    fn value_belongs_to_the_process_that_used_it_first() {
+        let unused = FirstProcess::new();
+        assert!(!unused.is_other());
+        assert!(!unused.is_other_or_claim());
+        assert!(!unused.is_other_or_claim());
+        let Process(current) = Process::current();
+        assert_eq!(unused.0.load(Ordering::SeqCst), current);
+        let inherited = FirstProcess(AtomicU32::new(current + 1));
+        assert!(inherited.is_other() && inherited.is_other_or_claim());
     }
 
     #[test]

@@ -5,17 +5,15 @@
 //! in the background runtime.
 
 use std::future::Future;
-use std::os::unix::net::UnixStream;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use tokio::runtime::{Builder, Handle, Id, Runtime, RuntimeFlavor};
+use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
-use crate::panics;
-
+use crate::background_runtime::{BackgroundRuntime, is_driven};
 use crate::fork::{self, PerProcess};
 
 /// The time between two checks whether a runtime with one thread runs its tasks: 250 ms.
@@ -28,7 +26,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// (1.5 s).
 const PROGRESS_TIMEOUT: Duration = Duration::from_millis(750);
 
-static BACKGROUND: PerProcess<Mutex<Option<Handle>>> = PerProcess::new();
+static BACKGROUND: PerProcess<BackgroundRuntime> = PerProcess::new();
 
 /// The tokio runtime of the caller; for a caller without one, the background runtime. `None` if the background runtime
 /// could not be started.
@@ -39,72 +37,10 @@ pub(crate) fn current_or_background() -> Option<Handle> {
 /// The background runtime of this process. It has a thread of its own, starts at the first call of this function, and
 /// lives as long as the process. `None` if the operating system refuses the thread or the file descriptors.
 pub(crate) fn background() -> Option<Handle> {
-    let start_background = || {
-        let (handle_sender, handle_receiver) = std::sync::mpsc::channel();
-        // Create the runtime on its own thread: a thread of another runtime may not drop it if the start fails.
-        let run_runtime = move || {
-            let Ok(runtime) = one_thread() else { return };
-            let _driven_runtime = DrivenRuntime::new(runtime.handle());
-            if handle_sender.send(runtime.handle().clone()).is_ok() {
-                runtime.block_on(std::future::pending::<()>());
-            }
-        };
-        let thread = std::thread::Builder::new().name("quorate-background".to_owned());
-        thread.spawn(run_runtime).ok()?;
-        handle_receiver.recv().ok()
-    };
+    let background =
+        BACKGROUND.get_or_init(|| BackgroundRuntime::with_thread_name("quorate-background"));
     // If the operating system refuses, the next call tries again.
-    let background = BACKGROUND.get_or_init(Mutex::default);
-    let mut background = background.lock().unwrap_or_else(PoisonError::into_inner);
-    if background.is_none() {
-        *background = start_background();
-    }
-    background.clone()
-}
-
-/// Creates a tokio runtime with one thread, with timers and I/O.
-///
-/// # Errors
-///
-/// If the operating system refuses the file descriptors.
-pub fn one_thread() -> std::io::Result<Runtime> {
-    // If tokio's feature `signal` is on and no file descriptor is free, `build` panics. So first find out whether as
-    // many are free as it opens. Another thread may take them meanwhile: so also catch the panic.
-    let probes: std::io::Result<Vec<_>> = (0..3).map(|_| UnixStream::pair()).collect();
-    drop(probes?);
-    let runtime = panics::caught(|| Builder::new_current_thread().enable_all().build());
-    runtime.unwrap_or_else(|panic| Err(std::io::Error::other(panics::text(&panic))))
-}
-
-/// The library's own runtimes with one thread. Each thread runs tasks until its runtime ends, so the library does not
-/// check whether tasks still run.
-static DRIVEN: PerProcess<Mutex<Vec<Id>>> = PerProcess::new();
-
-fn driven_runtimes() -> MutexGuard<'static, Vec<Id>> {
-    let driven_runtimes = DRIVEN.get_or_init(Mutex::default);
-    driven_runtimes
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-}
-
-/// While this value exists, the library does not check whether the runtime with this id runs its tasks.
-pub(crate) struct DrivenRuntime(Id);
-
-impl DrivenRuntime {
-    pub(crate) fn new(runtime: &Handle) -> Self {
-        driven_runtimes().push(runtime.id());
-        Self(runtime.id())
-    }
-}
-
-impl Drop for DrivenRuntime {
-    fn drop(&mut self) {
-        driven_runtimes().retain(|id| *id != self.0);
-    }
-}
-
-fn is_driven(runtime: &Handle) -> bool {
-    driven_runtimes().contains(&runtime.id())
+    background.handle().ok().cloned()
 }
 
 /// Spawns a task in the caller's runtime or, without one, in the background runtime. Returns `false` if there is no
@@ -275,6 +211,8 @@ fn is_paused(host: &Handle) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{self, Receiver, Sender};
+
+    use tokio::runtime::{Builder, Runtime};
 
     use super::*;
 

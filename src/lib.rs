@@ -131,6 +131,15 @@ compile_error!(
 );
 
 mod acquire;
+#[cfg_attr(
+    not(feature = "blocking"),
+    allow(
+        dead_code,
+        unreachable_pub,
+        reason = "without the feature `blocking`, the library itself uses only a part of this module"
+    )
+)]
+mod background_runtime;
 #[cfg(feature = "blocking")]
 #[cfg_attr(docsrs, doc(cfg(feature = "blocking")))]
 pub mod blocking;
@@ -199,6 +208,8 @@ mod tls;
 mod values;
 mod waiting;
 
+#[doc(hidden)]
+pub use background_runtime::one_thread;
 pub use builder::RedlockBuilder;
 pub use config::list::Settings;
 #[doc(hidden)]
@@ -207,8 +218,6 @@ pub use error::{AcquireError, BuildError, ExtendError, FailedAcquire, ScopeError
 pub use fence::{Fence, FenceReadGuard, FenceWriteGuard, StaleToken};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
-#[doc(hidden)]
-pub use hosting::one_thread;
 pub use kinds::election::{Election, Leader, Leadership, Observation};
 pub use kinds::owner::{OwnedGuard, Owner};
 pub use kinds::semaphore::SemaphoreStatus;

@@ -44,6 +44,11 @@
 //! The background thread ends when the last handle, lock request and guard are dropped. The last drop waits until the
 //! pending releases have been sent: usually well under a millisecond, and at most the node timeout plus 300 ms. On a
 //! thread of a Tokio runtime the drop does not wait, and the background thread ends by itself within the same time.
+//!
+//! # Waits that can be ended
+//!
+//! A wait of this module ends only with its result, or at its time limit. A program that must be able to end a wait,
+//! for example a binding to another language, can run [`quorate::Redlock`](crate::Redlock) on a [`BackgroundRuntime`].
 
 mod election;
 mod guard;
@@ -54,6 +59,7 @@ mod request;
 mod runtime_thread;
 mod values;
 
+pub use crate::background_runtime::{BackgroundError, BackgroundRuntime, BackgroundTask};
 pub use crate::error::CannotBlock;
 pub use election::{Change, Election, Leadership, Observation};
 pub use guard::LockGuard;

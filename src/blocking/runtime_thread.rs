@@ -6,15 +6,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, JoinHandle, Thread};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use tokio::runtime::{EnterGuard, Handle};
-use tokio::sync::oneshot;
 
+use crate::background_runtime::{BackgroundError, BackgroundRuntime};
 use crate::error::{BuildError, CannotBlock};
-use crate::fork::Process;
-use crate::hosting::{self, DrivenRuntime};
 use crate::redlock::Redlock;
 
 /// How long the background thread may take to send the last releases before it ends, in addition to the node timeout.
@@ -30,10 +28,9 @@ pub(super) struct RuntimeThread {
 
 /// The background thread. It ends when the last [`RuntimeThread`] that refers to it is dropped.
 struct Background {
-    runtime: Handle,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-    process: Process,
+    runtime: BackgroundRuntime,
+    handle: Handle,
+    redlock: Redlock,
 }
 
 thread_local! {
@@ -44,49 +41,24 @@ thread_local! {
 
 impl RuntimeThread {
     pub(super) fn start(redlock: Redlock) -> Result<Self, BuildError> {
-        let no_thread = |error: std::io::Error| BuildError::NoThread(error.to_string());
-        let (stop, stop_requested) = oneshot::channel();
-        let (handle_sender, handle_receiver) = std::sync::mpsc::channel();
-        // The runtime is created and dropped on the background thread, because threads of a Tokio runtime may not drop
-        // another runtime.
-        let run_runtime = move || {
-            let runtime = match hosting::one_thread() {
-                Ok(runtime) => runtime,
-                Err(error) => return drop(handle_sender.send(Err(error))),
-            };
-            let driven_runtime = DrivenRuntime::new(runtime.handle());
-            let _ = handle_sender.send(Ok(runtime.handle().clone()));
-            runtime.block_on(async move {
-                let _ = stop_requested.await;
-                let patience = redlock.core.coordinator.patience.answer + FLUSH_MARGIN;
-                let _ = tokio::time::timeout(patience, redlock.flush()).await;
-            });
-            drop(driven_runtime);
-            // Without this call, dropping the runtime would block until pending name lookups have ended.
-            runtime.shutdown_background();
-        };
-        let thread = thread::Builder::new()
-            .name("quorate".to_owned())
-            .spawn(run_runtime);
-        let thread = thread.map_err(no_thread)?;
-        let runtime = handle_receiver
-            .recv()
-            .map_err(|_| std::io::Error::other("the thread ended"));
-        let background = Background {
-            runtime: runtime.and_then(|runtime| runtime).map_err(no_thread)?,
-            stop: Some(stop),
-            thread: Some(thread),
-            process: Process::current(),
-        };
+        let runtime = BackgroundRuntime::new();
+        let handle = runtime.handle().cloned().map_err(|error| match error {
+            BackgroundError::NoThread(why) => BuildError::NoThread(why),
+            other => BuildError::NoThread(other.to_string()),
+        })?;
         Ok(Self {
-            background: Arc::new(background),
+            background: Arc::new(Background {
+                runtime,
+                handle,
+                redlock,
+            }),
             allows_runtime_threads: false,
         })
     }
 
     /// Whether the background thread exists only in the parent of this process.
     pub(super) fn is_forked(&self) -> bool {
-        self.background.process.is_not_current()
+        self.background.runtime.is_forked()
     }
 
     pub(super) fn allowing_runtime_threads(&self) -> Self {
@@ -99,12 +71,12 @@ impl RuntimeThread {
     /// Enters the runtime of the background thread. Until the returned guard is dropped, this runtime drives the
     /// requests of the calling thread.
     pub(super) fn enter(&self) -> EnterGuard<'_> {
-        self.background.runtime.enter()
+        self.background.handle.enter()
     }
 
     /// Spawns a task on the background runtime.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.background.runtime.spawn(task);
+        let _ = self.background.runtime.spawn(task);
     }
 
     /// Waits for the future on the calling thread; the background thread drives timers and sockets.
@@ -189,18 +161,15 @@ impl Wake for ThreadWaker {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        if self.process.is_not_current() {
-            // Waiting for a thread of the parent process would never end.
-            std::mem::forget((self.stop.take(), self.thread.take()));
+        let redlock = self.redlock.clone();
+        if self.runtime.is_forked() {
+            // Leak what the `Redlock` refers to: its connections belong to the parent process.
+            std::mem::forget(redlock);
             return;
         }
-        if let Some(stop) = self.stop.take() {
-            let _ = stop.send(());
-        }
-        // Wait for the background thread to end. A thread of a Tokio runtime must not wait, and the background thread
-        // itself is such a thread.
-        if let (Some(thread), Err(_)) = (self.thread.take(), Handle::try_current()) {
-            let _ = thread.join();
-        }
+        let within = redlock.core.coordinator.patience.answer + FLUSH_MARGIN;
+        let last_work = async move { redlock.flush().await };
+        // On a thread of a Tokio runtime, this call does not wait, and returns an error.
+        let _ = self.runtime.end(within, last_work);
     }
 }

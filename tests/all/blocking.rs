@@ -5,10 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use quorate::blocking::{CannotBlock, Change, LockGuard, LookError, Redlock, TryAcquire};
+use quorate::blocking::{
+    BackgroundError, BackgroundRuntime, CannotBlock, Change, LockGuard, LookError, Redlock,
+    TryAcquire,
+};
 use quorate::{
-    AcquireError, ExtendError, LossCause, OnceOutcome, ScopeError, StatusVerdict, Take, ValueError,
-    Wait,
+    AcquireError, BuildError, ExtendError, LossCause, OnceOutcome, ScopeError, StatusVerdict, Take,
+    ValueError, Wait,
 };
 use quorate_testbed::Masters;
 
@@ -354,4 +357,42 @@ fn blocking_lock_request_can_be_cloned_and_moved_into_other_threads() {
     for thread in threads {
         thread.join().expect("no panic");
     }
+}
+
+#[test]
+fn background_runtime_without_free_file_descriptors_returns_an_error_and_starts_later() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    // The limit applies to a whole process, so this test starts itself again in a process of its own.
+    const VARIABLE: &str = "QUORATE_TEST_NO_FILES";
+    if std::env::var(VARIABLE).is_err() {
+        let program = std::env::current_exe().expect("this program");
+        let test = "blocking::background_runtime_without_free_file_descriptors_returns_an_error_and_starts_later";
+        let mut command = std::process::Command::new(program);
+        command.args(["--exact", test, "--nocapture"]);
+        let output = command.env(VARIABLE, "1").output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success() && text.contains("1 passed"),
+            "{text}"
+        );
+        return;
+    }
+    let limits = getrlimit(Resource::Nofile);
+    let mut no_files = limits;
+    no_files.current = Some(0);
+    setrlimit(Resource::Nofile, no_files).expect("a lower limit");
+    let runtime = BackgroundRuntime::new();
+    let refused = runtime.spawn(async {}).err();
+    let built = quorate::Redlock::builder().in_memory(3).build_blocking();
+    setrlimit(Resource::Nofile, limits).expect("the old limit");
+    assert!(
+        matches!(refused, Some(BackgroundError::NoThread(_))),
+        "{refused:?}"
+    );
+    assert!(matches!(built, Err(BuildError::NoThread(_))), "{built:?}");
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let task = runtime.spawn(async move {
+        let _ = sender.send(());
+    });
+    assert!(task.is_ok() && receiver.recv_timeout(PATIENCE).is_ok());
 }

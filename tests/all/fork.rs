@@ -6,9 +6,12 @@
 use std::io::{BufRead as _, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use fork::{Fork, fork, waitpid};
+use quorate::blocking::{BackgroundError, BackgroundRuntime};
 use quorate::node::store::{StoreNode, Table};
 use quorate::{AcquireError, LossCause, Redlock, RedlockBuilder, RestartGuard, Wait};
 use quorate_testbed::Masters;
@@ -225,6 +228,66 @@ fn part_without_a_runtime() {
     });
     println!("child: {}", status.unwrap_or(-1));
     println!("parent still holds: {}", guard.is_valid());
+    assert_eq!(status, Some(0));
+}
+
+#[test]
+fn background_runtime_of_the_parent_is_not_touched_in_a_forked_process() {
+    let output = output_of(start_part_with("part_with_a_background_runtime", "none"));
+    assert!(output.contains("child: 0"), "{output}");
+    assert!(output.contains("parent goes on: true"), "{output}");
+}
+
+/// Counts its drops.
+struct DropCounter(Arc<AtomicUsize>);
+
+impl Drop for DropCounter {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn part_with_a_background_runtime() {
+    if std::env::var(MASTERS_VARIABLE).is_err() {
+        return;
+    }
+    let runtime = BackgroundRuntime::new();
+    let unused = BackgroundRuntime::new();
+    let (sender, receiver) = mpsc::channel();
+    let task = runtime.spawn(async move {
+        while sender.send(()).is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    let task = task.expect("spawned");
+    receiver.recv_timeout(LIMIT).expect("the task runs");
+    let inherited = (runtime, unused, task);
+    let ((runtime, _unused, task), status) = run_in_child(inherited, |(runtime, unused, task)| {
+        let drops = Arc::new(AtomicUsize::new(0));
+        let (counter, second_counter) = (DropCounter(drops.clone()), DropCounter(drops.clone()));
+        let refused = runtime.spawn(async move { drop(counter) }).err();
+        assert_eq!(refused, Some(BackgroundError::Forked));
+        let refused = runtime.enter(move || drop(second_counter));
+        assert_eq!(refused, Err(BackgroundError::Forked));
+        assert_eq!(runtime.end(LIMIT, async {}), Err(BackgroundError::Forked));
+        task.abort();
+        assert!(runtime.is_forked() && task.is_finished() && !unused.is_forked());
+        drop((runtime, task));
+        let is_leaked = drops.load(Ordering::SeqCst) == 0;
+        let (sender, receiver) = mpsc::channel();
+        let task = unused.spawn(async move {
+            {
+                let _ = sender.send(());
+            }
+        });
+        task.is_ok() && receiver.recv_timeout(LIMIT / 4).is_ok() && is_leaked
+    });
+    println!("child: {}", status.unwrap_or(-1));
+    while receiver.try_recv().is_ok() {}
+    let goes_on = receiver.recv_timeout(LIMIT / 4).is_ok() && !task.is_finished();
+    println!("parent goes on: {goes_on}");
+    assert_eq!(runtime.end(LIMIT, async {}), Ok(()));
     assert_eq!(status, Some(0));
 }
 
