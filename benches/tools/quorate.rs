@@ -35,7 +35,7 @@ fn acquire(redlock: &Redlock, name: &str, seconds: f64) -> Option<LockGuard> {
 }
 
 fn release(guard: Option<LockGuard>) -> String {
-    match guard.map(LockGuard::release) {
+    match guard.as_ref().map(LockGuard::release) {
         Some(Ok(released)) if released.was_valid => "released".to_owned(),
         Some(Ok(_)) => "failed not held".to_owned(),
         Some(Err(error)) => format!("failed {error}"),

@@ -55,6 +55,7 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["forgotten::"])),
     ("all", Part::Only(&["marking::"])),
     ("all", Part::Only(&["marks::"])),
+    ("all", Part::Only(&["release::"])),
     ("all", Part::Only(&["renewal::"])),
     ("all", Part::Only(&["traced::"])),
     ("all", Part::Only(&["stepping_out::"])),

@@ -134,9 +134,8 @@ impl Leadership {
     /// # Errors
     ///
     /// [`CannotBlock`] on a thread of a Tokio runtime. The leadership is then given up in the background.
-    pub fn resign(self) -> Result<Released, CannotBlock> {
-        let (leadership, runtime_thread) = self.inner.into_parts();
-        runtime_thread.wait(leadership.resign())
+    pub fn resign(&self) -> Result<Released, CannotBlock> {
+        self.inner.release_with(election::Leadership::resign)
     }
 }
 

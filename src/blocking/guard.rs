@@ -14,7 +14,8 @@ use crate::outcome::LossCause;
 
 /// A held lock; the blocking version of [`quorate::LockGuard`](crate::LockGuard). This guard dereferences to
 /// `quorate::LockGuard`. So it also has the methods [`fencing_token`](crate::LockGuard::fencing_token),
-/// [`is_valid`](crate::LockGuard::is_valid) and [`remaining`](crate::LockGuard::remaining).
+/// [`is_valid`](crate::LockGuard::is_valid), [`remaining`](crate::LockGuard::remaining) and
+/// [`loss`](crate::LockGuard::loss).
 ///
 /// A background thread renews the lock, even while the calling thread is blocked. If the lock is lost, the library
 /// cannot stop your code. Therefore:
@@ -34,11 +35,6 @@ impl LockGuard {
         Self {
             inner: OnRuntime::new(guard, runtime_thread),
         }
-    }
-
-    /// Why the lock ended; `None` while it is held. This call does not wait.
-    pub fn loss(&self) -> Option<LossCause> {
-        self.inner.get().end_cause()
     }
 
     /// Waits for at most `within` until the lock is lost. Returns `None` if the lock is still held at the end of that
@@ -98,14 +94,14 @@ impl LockGuard {
         extended.map_err(ExtendError::CannotBlock)?
     }
 
-    /// Releases the lock, and waits until a majority of the masters has released it.
+    /// Releases the lock, and waits until a majority of the masters has released it. Another thread may still use the
+    /// guard: see [`quorate::LockGuard::release`](crate::LockGuard::release).
     ///
     /// # Errors
     ///
     /// [`CannotBlock`] on a thread of a Tokio runtime. The lock is then released in the background.
-    pub fn release(self) -> Result<Released, CannotBlock> {
-        let (guard, runtime_thread) = self.inner.into_parts();
-        runtime_thread.wait(guard.release())
+    pub fn release(&self) -> Result<Released, CannotBlock> {
+        self.inner.release_with(guard::LockGuard::release)
     }
 
     /// Converts the lock into a reader's lock; see [`quorate::LockGuard::downgrade`](crate::LockGuard::downgrade).

@@ -1,6 +1,9 @@
 //! A held value (for example a guard) together with a handle of the background thread.
 
+use std::future::Future;
+
 use super::runtime_thread::RuntimeThread;
+use crate::error::CannotBlock;
 
 /// A guard or another held value. When this wrapper is dropped, the value is dropped inside the background runtime,
 /// which sends the releases.
@@ -30,6 +33,22 @@ impl<G> OnRuntime<G> {
             value.expect("the held value must not have been taken out yet"),
             &self.runtime_thread,
         )
+    }
+
+    /// Calls `release` inside the background runtime, and waits for its result. If the caller must not wait, the value
+    /// is released in the background.
+    pub(super) fn release_with<T, F: Future<Output = T>>(
+        &self,
+        release: impl FnOnce(&G) -> F,
+    ) -> Result<T, CannotBlock> {
+        if self.runtime_thread.is_forked() {
+            return Err(CannotBlock::FORKED);
+        }
+        let released = {
+            let _entered = self.runtime_thread.enter();
+            release(self.get())
+        };
+        self.runtime_thread.wait(released)
     }
 
     /// Takes out the held value and the handle of the background thread. The background thread runs as long as a handle

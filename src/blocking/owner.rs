@@ -62,15 +62,14 @@ impl Owner {
 }
 
 impl OwnedGuard {
-    /// Drops this guard. Returns `None` if clones of this guard still exist. Otherwise releases the hold and returns
-    /// the result.
+    /// Releases this guard. Returns `None` if clones of this guard still share the hold, or if this guard was released
+    /// before. Otherwise releases the hold and returns the result.
     ///
     /// # Errors
     ///
     /// [`CannotBlock`] on a thread of a Tokio runtime. The hold is then released in the background.
-    pub fn release(self) -> Result<Option<Released>, CannotBlock> {
-        let (guard, runtime_thread) = self.inner.into_parts();
-        runtime_thread.wait(guard.release())
+    pub fn release(&self) -> Result<Option<Released>, CannotBlock> {
+        self.inner.release_with(owner::OwnedGuard::release)
     }
 }
 

@@ -77,6 +77,10 @@ pub(super) async fn extend(
             Err(ExtendError::Lost(cause))
         }
         Extension::Unknown | Extension::Pending => {
+            // A release may have ended the lock meanwhile, and withdrawn the requests of this extension.
+            if let Some(cause) = held.end_cause(coordinator.now()) {
+                return Err(ExtendError::Lost(cause));
+            }
             let replies = &fan_out.answers().replies;
             let reports = replies.reports(coordinator.names(), Phase::Extend);
             Err(ExtendError::NoQuorum(reports))

@@ -15,7 +15,6 @@ use super::held::Held;
 use super::released::Released;
 use super::schedule::ScheduleId;
 use crate::error::ExtendError;
-use crate::limit::Limit;
 use crate::node::Token;
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
@@ -42,7 +41,8 @@ pub struct LockGuard {
     pub(crate) held: Arc<Held>,
     pub(crate) core: Arc<Core>,
     pub(crate) id: ScheduleId,
-    is_released: bool,
+    /// Whether the releases have been queued. If so, dropping the guard sends nothing.
+    is_released: AtomicBool,
     /// Whether this guard has already written the lock's value (quota or record).
     has_written: AtomicBool,
 }
@@ -53,7 +53,7 @@ impl LockGuard {
             held,
             core,
             id,
-            is_released: false,
+            is_released: AtomicBool::new(false),
             has_written: AtomicBool::new(false),
         }
     }
@@ -77,18 +77,10 @@ impl LockGuard {
             Either::Left((value, _)) => value,
             Either::Right((cause, _)) => return Err((cause, None)),
         };
-        match self.end_cause() {
+        match self.loss() {
             None => Ok(value),
             Some(cause) => Err((cause, Some(value))),
         }
-    }
-
-    /// Why the lock ended; `None` while it is held.
-    pub(crate) fn end_cause(&self) -> Option<LossCause> {
-        if self.is_forked() {
-            return Some(LossCause::Forked);
-        }
-        self.held.end_cause(self.core.coordinator.now())
     }
 
     /// Whether this process was forked from the one that holds the lock.
@@ -206,7 +198,7 @@ impl LockGuard {
     /// # }
     /// ```
     pub fn remaining(&self) -> Duration {
-        if self.end_cause().is_some() {
+        if self.loss().is_some() {
             return Duration::ZERO;
         }
         let now = self.core.coordinator.now();
@@ -229,6 +221,23 @@ impl LockGuard {
     /// ```
     pub fn is_valid(&self) -> bool {
         !self.remaining().is_zero()
+    }
+
+    /// Why the lock ended; `None` while it is held. This call does not wait, and works on any thread, also outside of a
+    /// runtime. [`lost`](Self::lost) waits for the end of the lock.
+    ///
+    /// ```no_run
+    /// # fn example(guard: quorate::LockGuard) {
+    /// if let Some(cause) = guard.loss() {
+    ///     println!("stopped: {cause}");
+    /// }
+    /// # }
+    /// ```
+    pub fn loss(&self) -> Option<LossCause> {
+        if self.is_forked() {
+            return Some(LossCause::Forked);
+        }
+        self.held.end_cause(self.core.coordinator.now())
     }
 
     /// Resolves with the cause when the lock is no longer held:
@@ -299,15 +308,22 @@ impl LockGuard {
     }
 
     /// Releases the lock, and waits until a majority of the masters has released it, so that the next client can
-    /// acquire it. The other masters are released in the background. If no majority answers, the call returns when
+    /// acquire it. The other masters are released in the background. If no majority answers, the future resolves when
     /// every master has answered or failed, at the latest after the lock's ttl.
     ///
     /// Releasing a lock that has already expired is not an error: see [`Released::was_valid`].
     ///
+    /// The call itself ends the lock and queues the releases, so the lock is released even if the future is never
+    /// polled. The future does not borrow the guard. Dropping the guard later sends nothing more.
+    ///
+    /// - An [`extend`](Self::extend) that still waits for its answers ends with [`ExtendError::Lost`].
+    /// - A second release asks the masters again, and waits in the same way. Its result has `was_valid` false.
+    /// - If the body of a [`scope`](crate::Redlock::scope) releases the lock of this scope, the scope drops the body, and
+    ///   returns [`ScopeError::Lost`](crate::ScopeError::Lost) with [`LossCause::Released`].
+    ///
     /// # Cancel safety
     ///
-    /// The releases are queued before the first await. If the future is dropped, the lock is released all the same;
-    /// only the result is lost.
+    /// If the future is dropped, the lock is released all the same; only the result is lost.
     ///
     /// ```no_run
     /// # async fn example(guard: quorate::LockGuard) {
@@ -317,42 +333,29 @@ impl LockGuard {
     /// }
     /// # }
     /// ```
-    pub async fn release(mut self) -> Released {
+    pub fn release(&self) -> impl Future<Output = Released> + Send + use<> {
         let was_valid = self.is_valid();
-        self.is_released = true;
+        self.is_released.store(true, Ordering::Relaxed);
         if !self.is_forked() {
             self.core.renewal.forget(&self.id);
         }
-        let fan_out = self.core.coordinator.release(&self.held.claim);
+        let round = self.core.coordinator.release(&self.held.claim);
         if !self.is_forked() {
             self.held.end(LossCause::Released);
         }
-        // Wait for at most the ttl. After this time, the keys have expired even if no majority has answered.
-        let runtime = &*self.core.coordinator.runtime;
-        let mut limit = Limit::new(runtime, runtime.now() + self.held.ttl());
-        limit
-            .wait(fan_out.wait_until(|answers| answers.is_settled().then_some(())))
-            .await;
-        let (on, expired_on, unreachable) = fan_out.answers().counts();
-        let pending = self.core.coordinator.quorum.nodes() - (on + expired_on + unreachable);
-        let core = self.core.clone();
-        let released = Released {
-            was_valid,
-            on,
-            expired_on,
-            unreachable,
-            pending,
-            round: fan_out,
-            core,
-        };
-        tracing::debug!(
-            resource = %String::from_utf8_lossy(self.resource()),
-            on = released.on,
-            expired_on = released.expired_on,
-            unreachable = released.unreachable,
-            "lock released"
-        );
-        released
+        Released::after(round, self.held.clone(), self.core.clone(), was_valid)
+    }
+
+    /// Releases the lock in the background, unless [`release`](Self::release) was called before.
+    pub(crate) fn release_in_background(&self) {
+        if self.is_forked() || self.is_released.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.core.renewal.forget(&self.id);
+        self.core
+            .coordinator
+            .release_in_background(&self.held.claim);
+        self.held.end(LossCause::Released);
     }
 
     /// The reply of each master to the acquire, with its latency. Replies that arrive after the acquire has returned
@@ -388,13 +391,9 @@ impl Drop for LockGuard {
             // The lock belongs to the parent process. Leak what the fields refer to: dropping it may need a mutex that
             // another thread of the parent held during the fork.
             std::mem::forget((self.held.clone(), self.core.clone()));
-        } else if !self.is_released {
-            self.core.renewal.forget(&self.id);
-            self.core
-                .coordinator
-                .release_in_background(&self.held.claim);
-            self.held.end(LossCause::Released);
+            return;
         }
+        self.release_in_background();
     }
 }
 

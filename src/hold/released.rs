@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::core::Core;
+use super::held::Held;
+use crate::limit::Limit;
 use crate::report::NodeReport;
 use crate::rounds::fan_out::FanOut;
 use crate::rounds::release::ReleaseAnswers;
@@ -24,11 +26,44 @@ pub struct Released {
     pub unreachable: usize,
     /// How many masters had not answered when the release returned. Their releases have been queued or sent.
     pub pending: usize,
-    pub(super) round: Arc<FanOut<ReleaseAnswers>>,
-    pub(super) core: Arc<Core>,
+    round: Arc<FanOut<ReleaseAnswers>>,
+    core: Arc<Core>,
 }
 
 impl Released {
+    /// Waits until a majority has confirmed the release `round`, or all masters have answered or failed.
+    pub(super) async fn after(
+        round: Arc<FanOut<ReleaseAnswers>>,
+        held: Arc<Held>,
+        core: Arc<Core>,
+        was_valid: bool,
+    ) -> Self {
+        // Wait for at most the ttl. After this time, the keys have expired even if no majority has answered.
+        let runtime = &*core.coordinator.runtime;
+        let mut limit = Limit::new(runtime, runtime.now() + held.ttl());
+        limit
+            .wait(round.wait_until(|answers| answers.is_settled().then_some(())))
+            .await;
+        let (on, expired_on, unreachable) = round.answers().counts();
+        let pending = core.coordinator.quorum.nodes() - (on + expired_on + unreachable);
+        tracing::debug!(
+            resource = %String::from_utf8_lossy(held.claim.resource()),
+            on,
+            expired_on,
+            unreachable,
+            "lock released"
+        );
+        Self {
+            was_valid,
+            on,
+            expired_on,
+            unreachable,
+            pending,
+            round,
+            core,
+        }
+    }
+
     /// The reply of each master to the release, with its latency. Includes replies that arrived after the release had
     /// returned.
     pub fn reports(&self) -> Vec<NodeReport> {

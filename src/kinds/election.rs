@@ -180,13 +180,14 @@ impl Leadership {
         self.guard.lost()
     }
 
-    /// Resigns: gives up the leadership, and the next candidate in the queue takes over.
+    /// Resigns: gives up the leadership, and the next candidate in the queue takes over. The call itself gives up the
+    /// leadership, even if the future is never polled. A second call works as a second [`LockGuard::release`].
     ///
     /// # Cancel safety
     ///
     /// As for [`LockGuard::release`].
-    pub async fn resign(self) -> Released {
-        self.guard.release().await
+    pub fn resign(&self) -> impl Future<Output = Released> + Send + use<> {
+        self.guard.release()
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::Future;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::acquire::kind::Kind;
@@ -46,14 +48,37 @@ pub struct Owner {
 }
 
 /// For each resource, the latest hold of this owner within this process.
-type Holds = HashMap<Box<[u8]>, Weak<LockGuard>>;
+type Holds = HashMap<Box<[u8]>, Weak<Hold>>;
 
-/// The guard of one hold of an [`Owner`]. Clones of the guard share the hold; dropping the last clone releases the
-/// hold.
-#[derive(Clone)]
+/// The guard of one hold of an [`Owner`]. Clones of the guard share the hold. The hold is released when each clone has
+/// been released or dropped. A clone of a released guard counts as released.
 #[must_use = "dropping the last clone of this guard releases its hold on the lock"]
 pub struct OwnedGuard {
-    guard: Arc<LockGuard>,
+    hold: Arc<Hold>,
+    /// Whether this clone has been released. It then no longer counts in [`Hold::users`].
+    is_released: AtomicBool,
+}
+
+/// One hold of an owner.
+struct Hold {
+    guard: LockGuard,
+    /// How many guards share the hold, without those that have been released. If the number is 0, the hold has been
+    /// released, and the number stays 0.
+    users: AtomicUsize,
+}
+
+impl Hold {
+    /// Counts one more guard. Returns false if the hold has been released.
+    fn join(&self) -> bool {
+        let count_up = |users: usize| (users > 0).then_some(users + 1);
+        let order = Ordering::SeqCst;
+        self.users.fetch_update(order, order, count_up).is_ok()
+    }
+
+    /// Counts one guard less. Returns true if it was the last one.
+    fn leave(&self) -> bool {
+        self.users.fetch_sub(1, Ordering::SeqCst) == 1
+    }
 }
 
 impl Redlock {
@@ -120,29 +145,64 @@ impl Owner {
 
     /// The valid hold that this `Owner` or one of its clones has on the resource; `None` if there is none.
     fn valid_guard(&self, resource: &[u8]) -> Option<OwnedGuard> {
-        let guard = self.holds().get(resource)?.upgrade()?;
-        guard.is_valid().then_some(OwnedGuard { guard })
+        let hold = self.holds().get(resource)?.upgrade()?;
+        (hold.guard.is_valid() && hold.join()).then(|| OwnedGuard::of(hold))
     }
 
     fn remember(&self, resource: &[u8], guard: LockGuard) -> OwnedGuard {
-        let guard = Arc::new(guard);
+        let hold = Arc::new(Hold {
+            guard,
+            users: AtomicUsize::new(1),
+        });
         let mut holds = self.holds();
-        holds.retain(|_, guard| guard.strong_count() > 0);
-        holds.insert(resource.into(), Arc::downgrade(&guard));
-        OwnedGuard { guard }
+        holds.retain(|_, hold| hold.strong_count() > 0);
+        holds.insert(resource.into(), Arc::downgrade(&hold));
+        drop(holds);
+        OwnedGuard::of(hold)
     }
 }
 
 impl OwnedGuard {
-    /// Drops this guard. If no clone of the guard is left, this call releases the hold as [`LockGuard::release`] does,
-    /// and returns the result. Otherwise it sends no request and returns `None`.
+    /// A guard that `hold` already counts as one of its users.
+    fn of(hold: Arc<Hold>) -> Self {
+        Self {
+            hold,
+            is_released: AtomicBool::new(false),
+        }
+    }
+
+    /// Releases this guard. If all clones of the guard have been released or dropped, this call releases the hold as
+    /// [`LockGuard::release`] does, and returns the result. Otherwise it sends no request and returns `None`. A second
+    /// release of the same guard also returns `None`.
+    ///
+    /// While clones still share the hold, the methods of a released guard describe this hold.
     ///
     /// # Cancel safety
     ///
-    /// As for [`LockGuard::release`].
-    pub async fn release(self) -> Option<Released> {
-        let last_guard = Arc::into_inner(self.guard)?;
-        Some(last_guard.release().await)
+    /// As for [`LockGuard::release`]: the call itself releases, even if the future is never polled.
+    pub fn release(&self) -> impl Future<Output = Option<Released>> + Send + use<> {
+        let is_last = !self.is_released.swap(true, Ordering::SeqCst) && self.hold.leave();
+        let release = is_last.then(|| self.hold.guard.release());
+        async move { Some(release?.await) }
+    }
+}
+
+impl Clone for OwnedGuard {
+    fn clone(&self) -> Self {
+        let is_released = self.is_released.load(Ordering::SeqCst) || !self.hold.join();
+        Self {
+            hold: self.hold.clone(),
+            is_released: AtomicBool::new(is_released),
+        }
+    }
+}
+
+impl Drop for OwnedGuard {
+    fn drop(&mut self) {
+        if !*self.is_released.get_mut() && self.hold.leave() {
+            // Released clones may still exist, so the guard of the hold may not be dropped yet.
+            self.hold.guard.release_in_background();
+        }
     }
 }
 
@@ -150,7 +210,7 @@ impl Deref for OwnedGuard {
     type Target = LockGuard;
 
     fn deref(&self) -> &LockGuard {
-        &self.guard
+        &self.hold.guard
     }
 }
 

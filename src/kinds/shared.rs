@@ -67,7 +67,7 @@ impl LockGuard {
             return Err(DowngradeError::NeedsFencing);
         }
         let coordinator = &core.coordinator;
-        if let Some(cause) = self.end_cause() {
+        if let Some(cause) = self.loss() {
             return Err(DowngradeError::Lost(cause));
         }
         // Stop the writer's renewals. After the conversion to a reader, they would restore the writer's lock.

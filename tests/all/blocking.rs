@@ -360,6 +360,30 @@ fn blocking_lock_request_can_be_cloned_and_moved_into_other_threads() {
 }
 
 #[test]
+fn blocking_guard_can_be_released_by_one_thread_while_others_use_it() {
+    let redlock = Redlock::in_memory(3);
+    let guard = Arc::new(redlock.acquire("r").expect("free"));
+    let waiting_guard = guard.clone();
+    let waiter = thread::spawn(move || waiting_guard.wait_lost(PATIENCE));
+    assert!(guard.release().expect("this thread may wait").was_valid);
+    let loss = waiter.join().expect("no panic");
+    assert_eq!(loss, Ok(Some(LossCause::Released)));
+    assert!(!guard.release().expect("this thread may wait").was_valid);
+    let owner = redlock.owner("worker").expect("the id must be valid");
+    let hold = owner.acquire("r").expect("free");
+    assert_eq!(hold.clone().release().map(|last| last.is_none()), Ok(true));
+    assert_eq!(hold.release().map(|last| last.is_some()), Ok(true));
+    assert_eq!(hold.release().map(|last| last.is_none()), Ok(true));
+    assert_eq!(hold.loss(), Some(LossCause::Released));
+    let leadership = redlock
+        .election("leader")
+        .campaign("here")
+        .expect("elected");
+    assert!(leadership.resign().expect("this thread may wait").was_valid);
+    assert!(!leadership.is_valid());
+}
+
+#[test]
 fn background_runtime_without_free_file_descriptors_returns_an_error_and_starts_later() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     // The limit applies to a whole process, so this test starts itself again in a process of its own.

@@ -146,5 +146,5 @@ async fn five_thousand_locks_are_kept_while_a_master_is_stopped() {
         );
     }
     masters[0].cont().expect("continued");
-    futures::future::join_all(guards.into_iter().map(LockGuard::release)).await;
+    futures::future::join_all(guards.iter().map(LockGuard::release)).await;
 }

@@ -9,8 +9,7 @@ use crate::support::stubborn::{Stubborn, Treatment};
 use crate::support::{ms, secs};
 use quorate::node::{Fault, Node, Phase, Request};
 use quorate::{
-    AcquireError, ExtendError, LockGuard, LossCause, NodeOutcome, Redlock, RedlockBuilder, Retry,
-    Wait,
+    AcquireError, ExtendError, LossCause, NodeOutcome, Redlock, RedlockBuilder, Retry, Wait,
 };
 
 const WAIT: Duration = ms(900);
@@ -186,7 +185,7 @@ async fn waiter_without_a_time_limit_gets_the_lock_although_one_master_never_ans
         let waiting_client = redlock.clone();
         let waiting_task = tokio::spawn(async move {
             let lock_request = waiting_client.lock("x").ttl(secs(1)).wait(Wait::Forever);
-            lock_request.acquire().await.map(LockGuard::release)
+            lock_request.acquire().await.map(|guard| guard.release())
         });
         tokio::time::sleep(ms(300)).await;
         for node in &nodes[..2] {

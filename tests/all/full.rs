@@ -193,7 +193,7 @@ async fn masters_without_free_memory_refuse_acquires_but_execute_releases() {
             .expect_err("full masters must refuse every new attempt");
         assert!(error.details().contains("OOM"), "{error}");
     }
-    let releases = guards.into_iter().map(LockGuard::release);
+    let releases = guards.iter().map(LockGuard::release);
     for released in futures::future::join_all(releases).await {
         assert!(
             released.was_valid && released.unreachable == 0,

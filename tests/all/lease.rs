@@ -472,7 +472,7 @@ async fn two_hundred_locks_are_kept_while_a_master_is_stopped() {
         );
     }
     masters[0].cont().expect("continued");
-    futures::future::join_all(guards.into_iter().map(LockGuard::release)).await;
+    futures::future::join_all(guards.iter().map(LockGuard::release)).await;
     eventually("no master may have a key left", || {
         masters.iter().all(|master| {
             let keys = ask_server(master, &["KEYS", "job *"]);

@@ -57,6 +57,7 @@ mod redis_node;
 mod redis_types;
 mod references;
 mod refusals;
+mod release;
 mod renewal;
 mod repository;
 mod requests;

@@ -905,7 +905,7 @@ async fn user_without_the_right_to_mget_can_acquire_many_locks_concurrently() {
                     )
                 })
                 .collect();
-            let releases = held_guards.into_iter().map(LockGuard::release);
+            let releases = held_guards.iter().map(LockGuard::release);
             let releases_text = format!("{:?}", futures::future::join_all(releases).await);
             assert!(
                 !releases_text.to_lowercase().contains("denied"),

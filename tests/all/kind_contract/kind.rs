@@ -93,7 +93,7 @@ impl Held for LockGuard {
     }
 
     fn release(self: Box<Self>) -> BoxFuture<'static, ()> {
-        Box::pin(async move { drop(LockGuard::release(*self).await) })
+        Box::pin(async move { drop(LockGuard::release(&self).await) })
     }
 }
 
