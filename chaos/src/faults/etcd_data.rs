@@ -92,7 +92,7 @@ fn restore(fault: &Injection, world: &mut World, clients: Clients) -> anyhow::Re
     for &index in &fault.masters {
         write_marker(cluster(world, index)?, after)?;
         // From now on, the observer knows the latest revision.
-        world.keys(index)?;
+        await_observer(world, index)?;
     }
     let barriers = match clients {
         Clients::KeptAway => keep_away(world, &fault.masters),
@@ -236,12 +236,19 @@ fn renew_identities(world: &World, masters: &[usize]) -> anyhow::Result<()> {
         cluster.start_dead_members()?;
         cluster.ctl(&["del", IDENTITY_KEY])?;
         prepare(cluster)?;
-        let mut observed = Ok(());
-        within(PATIENCE, || {
-            observed = world.keys(index).map(drop);
-            observed.is_ok()
-        });
-        observed.context("the observer must use the cluster with its new identity")?;
+        await_observer(world, index)
+            .context("the observer must use the cluster with its new identity")?;
     }
     Ok(())
+}
+
+/// Waits until the observer of this master has read its locks. After another fault, the first attempts can fail, because
+/// the observer is not connected.
+fn await_observer(world: &World, index: usize) -> anyhow::Result<()> {
+    let mut observed = Ok(());
+    within(PATIENCE, || {
+        observed = world.keys(index).map(drop);
+        observed.is_ok()
+    });
+    observed
 }
