@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Names of folders whose files are not sources of this project.
-pub(crate) const FOREIGN_FOLDERS: [&str; 3] = ["target", ".git", "node_modules"];
+pub(crate) const FOREIGN_FOLDERS: [&str; 4] = ["target", ".git", "node_modules", ".venv"];
 
 /// The root folder of the repository.
 pub(crate) fn root() -> &'static Path {

@@ -1,0 +1,85 @@
+//! Waits for a call on the calling thread, in steps that the caller can end.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::AbortHandle;
+
+use crate::call::{Call, Reply};
+use crate::client::Client;
+use crate::error::CallError;
+
+#[derive(Default)]
+struct State {
+    reply: Option<Reply>,
+    /// Whether the task has ended, with or without a reply.
+    ended: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reports the end of the task, also if the task is dropped before its end.
+struct ReportEnd(Arc<Shared>);
+
+impl Drop for ReportEnd {
+    fn drop(&mut self) {
+        self.0.state().ended = true;
+        self.0.changed.notify_all();
+    }
+}
+
+/// A call that was started, and for which one thread waits.
+pub struct BlockingCall {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+    /// Keeps the thread of the client running until the reply is here.
+    _client: Arc<Client>,
+}
+
+impl BlockingCall {
+    /// Starts the call.
+    pub fn start(call: Call) -> Self {
+        let shared = Arc::new(Shared::default());
+        let end = ReportEnd(shared.clone());
+        let Call { client, future } = call;
+        let task = client.spawn(async move {
+            let end = end;
+            let reply = future.await;
+            end.0.state().reply = Some(reply);
+        });
+        Self {
+            shared,
+            task: task.abort_handle(),
+            _client: client,
+        }
+    }
+
+    /// Waits for the reply, at most for this time. `None` if the reply is not here yet.
+    pub fn wait(&self, limit: Duration) -> Option<Reply> {
+        let state = self.shared.state();
+        let waited = self.shared.changed.wait_timeout_while(state, limit, |state| !state.ended);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let reply = state.reply.take();
+        if reply.is_none() && state.ended {
+            return Some(Err(CallError::closed()));
+        }
+        reply
+    }
+
+    /// Ends the call: drops its future, and waits until that is done, at most for this time. A lock that was acquired
+    /// in the meantime is released.
+    pub fn cancel(self, limit: Duration) {
+        self.task.abort();
+        drop(self.wait(limit));
+    }
+}

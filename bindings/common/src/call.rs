@@ -1,0 +1,60 @@
+//! A request to a client, and its reply as data.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use quorate::{Inspection, Leader, Listing, LossCause, Status, Take};
+
+use crate::client::Client;
+use crate::error::CallError;
+use crate::guard::Guard;
+
+/// The result of a call that succeeded.
+pub enum Answer {
+    /// The call is done, and has no result.
+    Done,
+    /// The lock was acquired.
+    Guard(Guard),
+    /// The lock was not acquired by a single attempt, because another client holds it.
+    NotAcquired,
+    /// The work of this period is done. The time until the start of the next period.
+    AlreadyDone(Duration),
+    /// Whether something was the case.
+    Flag(bool),
+    /// A number of units that are left.
+    Units(u64),
+    /// The result of taking units from a quota.
+    Take(Take),
+    /// Why a lock ended; `None` if it has not ended within the time limit of the call.
+    Loss(Option<LossCause>),
+    /// The leader of an election; `None` if there is none.
+    Leader(Option<Leader>),
+    /// The state of a lock.
+    Status(Status),
+    /// The locks that are held.
+    Listing(Listing),
+    /// The state of each master.
+    Inspections(Vec<Inspection>),
+    /// The start of the last period that is recorded as done, and the note of the record.
+    Record(Option<SystemTime>, String),
+}
+
+/// The result of a call.
+pub type Reply = Result<Answer, CallError>;
+
+/// A request that has not been started, and the client that runs it. Nothing is sent before it is started.
+pub struct Call {
+    pub(crate) client: Arc<Client>,
+    pub(crate) future: Pin<Box<dyn Future<Output = Reply> + Send>>,
+}
+
+impl Call {
+    /// A call that runs this future on the thread of the client.
+    pub fn new(client: &Arc<Client>, future: impl Future<Output = Reply> + Send + 'static) -> Self {
+        Self {
+            client: client.clone(),
+            future: Box::pin(future),
+        }
+    }
+}

@@ -1,0 +1,289 @@
+"""Forked processes: they use their own connections, and change nothing of their parent's locks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+
+import pytest
+from conftest import OPTIONS, run_program
+
+import quorate
+from quorate import Redlock
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+
+
+def in_child(work) -> str:
+    """Runs a function in a forked process, and returns the text that it returns, or its traceback."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            text = work()
+        except BaseException:
+            text = traceback.format_exc()
+        os.write(writer, text.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    return text
+
+
+def test_child_changes_nothing_of_the_lock_of_its_parent(redlock):
+    guard = redlock.acquire("forked")
+
+    def work() -> str:
+        nonlocal guard
+        results = [guard.lost, guard.is_valid(), guard.remaining, redlock.try_acquire("forked")]
+        with redlock.lock("in the child", wait=5) as inner:
+            results.append(inner.is_valid())
+        for call in (guard.release, lambda: guard.extend(1), guard.wait_lost):
+            try:
+                call()
+            except quorate.ForkedError:
+                results.append("refused")
+        with guard:
+            pass
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            guard = None
+        results.append(len(caught))
+        redlock.close()
+        return repr(results)
+
+    assert in_child(work) == "['forked', False, 0.0, None, True, 'refused', 'refused', 'refused', 0]"
+    time.sleep(2.5)
+    assert guard.is_valid() and redlock.status("forked").verdict == "held"
+    assert guard.release() is True
+
+
+def test_block_of_the_parent_that_ends_in_the_child_releases_nothing(redlock):
+    with redlock.lock("both") as guard:
+        child = os.fork()
+        if child == 0:
+            try:
+                raise SystemExit
+            except SystemExit:
+                guard.__exit__(None, None, None)
+                os._exit(0)
+        os.waitpid(child, 0)
+        time.sleep(0.5)
+        assert redlock.status("both").verdict == "held"
+    assert guard.lost == "released"
+
+
+def test_masters_in_memory_refuse_a_forked_process():
+    redlock = Redlock.in_memory()
+    with redlock.lock("here"):
+
+        def work() -> str:
+            try:
+                redlock.acquire("there")
+            except quorate.ForkedError as error:
+                return str(error)
+            return "no error"
+
+        assert "memory" in in_child(work)
+
+
+def test_pool_of_forked_processes_takes_turns(servers, redlock):
+    with redlock.lock("parent"):
+        context = multiprocessing.get_context("fork")
+        with context.Pool(4, initializer=set_pool_redlock, initargs=(servers.urls,)) as pool:
+            assert pool.map(work_in_pool, range(32)) == [True] * 32
+
+
+pool_redlock: Redlock
+
+
+def set_pool_redlock(urls: list[str]) -> None:
+    global pool_redlock
+    pool_redlock = Redlock(urls, **OPTIONS)
+
+
+def work_in_pool(_: int) -> bool:
+    with pool_redlock.lock("pool", wait=60) as guard:
+        return guard.is_valid()
+
+
+def test_redlock_of_the_parent_works_in_a_pool(redlock):
+    global inherited_redlock
+    inherited_redlock = redlock
+    with redlock.lock("parent") as guard:
+        with multiprocessing.get_context("fork").Pool(4) as pool:
+            assert pool.map(work_with_inherited, range(32)) == [True] * 32
+        assert guard.is_valid()
+
+
+inherited_redlock: Redlock
+
+
+def work_with_inherited(_: int) -> bool:
+    with inherited_redlock.lock("pool", wait=60) as guard:
+        return guard.is_valid()
+
+
+def test_forks_under_load_neither_hang_nor_lose_a_lock(servers):
+    """Forks while other threads acquire and release, with messages switched on."""
+    process = run_program(
+        servers,
+        """
+        import logging, threading, warnings
+        warnings.simplefilter("ignore")
+        logging.getLogger("quorate").setLevel(1)
+        logging.getLogger("quorate").addHandler(logging.NullHandler())
+        quorate.log_to_python(1)
+        redlock = quorate.Redlock(URLS, **dict(OPTIONS, ttl=5))
+        ended, failures = threading.Event(), []
+        def busy(number):
+            while not ended.is_set():
+                try:
+                    with redlock.lock(f"busy:{number}", wait=30):
+                        pass
+                except quorate.QuorateError as error:
+                    failures.append(error.details)
+        threads = [threading.Thread(target=busy, args=(n,)) for n in range(8)]
+        [thread.start() for thread in threads]
+        with redlock.lock("kept") as kept:
+            children = []
+            for number in range(60):
+                child = os.fork()
+                if child == 0:
+                    code = 1
+                    try:
+                        if kept.lost == "forked":
+                            with redlock.lock(f"child:{number % 5}", wait=60):
+                                code = 0
+                            redlock.close()
+                    finally:
+                        os._exit(code)
+                children.append(child)
+                if len(children) >= 6:
+                    assert os.waitpid(children.pop(0), 0)[1] == 0
+            for child in children:
+                assert os.waitpid(child, 0)[1] == 0
+            assert kept.is_valid()
+        ended.set()
+        [thread.join() for thread in threads]
+        assert not failures, failures[:3]
+        print("ok")
+        """,
+    )
+    out, errors = process.communicate(timeout=110)
+    assert out == "ok\n", errors
+    for name in ("busy:", "child:", "kept"):
+        assert servers.remaining_keys(name) == []
+
+
+def test_messages_arrive_in_a_forked_process(servers):
+    process = run_program(
+        servers,
+        """
+        import logging
+        logging.basicConfig(format="%(process)d %(message)s")
+        logging.getLogger("quorate").setLevel(logging.DEBUG)
+        quorate.log_to_python(logging.DEBUG)
+        redlock = quorate.Redlock(URLS, **OPTIONS)
+        with redlock.lock("parent"):
+            pass
+        child = os.fork()
+        if child == 0:
+            with redlock.lock("child"):
+                pass
+            time.sleep(0.3)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print(child)
+        """,
+    )
+    out, errors = process.communicate(timeout=30)
+    assert f"{out.strip()} lock acquired" in errors, errors
+
+
+def test_child_that_ends_normally_warns_about_its_own_locks_only(servers, redlock):
+    process = run_program(
+        servers,
+        """
+        redlock = quorate.Redlock(URLS, **OPTIONS)
+        guard = redlock.acquire("of the parent")
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)
+        os.waitpid(child, 0)
+        time.sleep(0.5)
+        print(guard.is_valid(), redlock.status("of the parent").verdict)
+        guard.release()
+        """,
+    )
+    out, errors = process.communicate(timeout=30)
+    assert out == "True held\n" and "still held" not in errors and "never released" not in errors, (out, errors)
+
+
+APPLICATION = """
+import os
+from quorate import Redlock
+
+redlock = Redlock(os.environ["URLS"].split(","), restart_guard="off", node_timeout=0.25)
+with redlock.lock("preloaded"):
+    pass
+
+def application(environ, start_response):
+    with redlock.lock("request", wait=30) as guard:
+        body = f"{os.getpid()} {guard.is_valid()}".encode()
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [body]
+"""
+
+
+def test_gunicorn_workers_use_a_preloaded_redlock(servers, tmp_path):
+    pytest.importorskip("gunicorn", reason="NOT RUN: gunicorn is not installed")
+    from urllib.request import urlopen
+
+    from conftest import free_port
+
+    (tmp_path / "application.py").write_text(APPLICATION)
+    port = free_port()
+    command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "3", "--threads", "2"]
+    command += ["--bind", f"127.0.0.1:{port}", "--graceful-timeout", "2", "application:application"]
+    environment = {**os.environ, "URLS": ",".join(servers.urls)}
+    with open(tmp_path / "errors", "wb") as errors:
+        server = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=errors)
+    answers = []
+    lock = threading.Lock()
+
+    def ask() -> None:
+        for _ in range(20):
+            with urlopen(f"http://127.0.0.1:{port}/", timeout=60) as response, lock:
+                answers.append(response.read().decode().split())
+
+    try:
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            try:
+                urlopen(f"http://127.0.0.1:{port}/", timeout=20).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        workers = {pid for pid, _ in answers}
+        os.kill(int(sorted(workers)[0]), signal.SIGKILL)
+        ask()
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(20)
+    assert len(answers) == 100 and all(valid == "True" for _, valid in answers), (tmp_path / "errors").read_text()
+    assert len(workers) > 1
