@@ -3,9 +3,9 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::task::AbortHandle;
+use quorate::blocking::BackgroundTask;
 
-use crate::call::{Call, Reply};
+use crate::call::{Call, Reply, Work};
 use crate::client::Client;
 use crate::error::CallError;
 
@@ -41,7 +41,7 @@ impl Drop for ReportEnd {
 /// A call that was started, and for which one thread waits.
 pub struct BlockingCall {
     shared: Arc<Shared>,
-    task: AbortHandle,
+    task: Option<BackgroundTask>,
     /// Keeps the thread of the client running until the reply is here.
     _client: Arc<Client>,
 }
@@ -51,7 +51,19 @@ impl BlockingCall {
     pub fn start(call: Call) -> Self {
         let shared = Arc::new(Shared::default());
         let end = ReportEnd(shared.clone());
-        let Call { client, future } = call;
+        let Call { client, work } = call;
+        let future = match work {
+            Work::Done(reply) => {
+                shared.state().reply = Some(reply);
+                return Self {
+                    shared,
+                    task: None,
+                    _client: client,
+                };
+            }
+            Work::Future(future) => future,
+        };
+        // If the client was closed, the task is dropped, and `wait` reports that.
         let task = client.spawn(async move {
             let end = end;
             let reply = future.await;
@@ -59,7 +71,7 @@ impl BlockingCall {
         });
         Self {
             shared,
-            task: task.abort_handle(),
+            task: task.ok(),
             _client: client,
         }
     }
@@ -67,7 +79,10 @@ impl BlockingCall {
     /// Waits for the reply, at most for this time. `None` if the reply is not here yet.
     pub fn wait(&self, limit: Duration) -> Option<Reply> {
         let state = self.shared.state();
-        let waited = self.shared.changed.wait_timeout_while(state, limit, |state| !state.ended);
+        let waited = self
+            .shared
+            .changed
+            .wait_timeout_while(state, limit, |state| !state.ended);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let reply = state.reply.take();
         if reply.is_none() && state.ended {
@@ -79,7 +94,9 @@ impl BlockingCall {
     /// Ends the call: drops its future, and waits until that is done, at most for this time. A lock that was acquired
     /// in the meantime is released.
     pub fn cancel(self, limit: Duration) {
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
         drop(self.wait(limit));
     }
 }

@@ -46,7 +46,15 @@ pub type Reply = Result<Answer, CallError>;
 /// A request that has not been started, and the client that runs it. Nothing is sent before it is started.
 pub struct Call {
     pub(crate) client: Arc<Client>,
-    pub(crate) future: Pin<Box<dyn Future<Output = Reply> + Send>>,
+    pub(crate) work: Work,
+}
+
+/// The work of a call.
+pub(crate) enum Work {
+    /// The reply is known already.
+    Done(Reply),
+    /// The reply of this future, which runs on the thread of the client.
+    Future(Pin<Box<dyn Future<Output = Reply> + Send>>),
 }
 
 impl Call {
@@ -54,7 +62,15 @@ impl Call {
     pub fn new(client: &Arc<Client>, future: impl Future<Output = Reply> + Send + 'static) -> Self {
         Self {
             client: client.clone(),
-            future: Box::pin(future),
+            work: Work::Future(Box::pin(future)),
+        }
+    }
+
+    /// A call whose reply is known already. It also succeeds after the client was closed.
+    pub(crate) fn done(client: &Arc<Client>, reply: Reply) -> Self {
+        Self {
+            client: client.clone(),
+            work: Work::Done(reply),
         }
     }
 }

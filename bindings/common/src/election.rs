@@ -50,7 +50,9 @@ impl ElectionOptions {
         let (election, owner) = (self.election(client).wait(Wait::None), client.clone());
         Call::new(client, async move {
             Ok(match campaign(&election, note).await {
-                Ok(leadership) => Answer::Guard(Guard::new(&owner, Arc::new(Hold::Leadership(leadership)))),
+                Ok(leadership) => {
+                    Answer::Guard(Guard::new(&owner, Arc::new(Hold::Leadership(leadership))))
+                }
                 Err(AcquireError::HeldByOther(_)) => Answer::NotAcquired,
                 Err(error) => return Err(error.into()),
             })

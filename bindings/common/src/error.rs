@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use quorate::{
-    AcquireError, BuildError, ExtendError, FailedAcquire, InvalidResource, LossCause, NodeReport, Note, ValueError,
+    AcquireError, BuildError, ExtendError, FailedAcquire, InvalidResource, LossCause, NodeReport,
+    Note, ValueError,
 };
 
 /// Which error it is. The packages have one error class for each kind, or for a group of kinds.
@@ -109,7 +110,10 @@ impl CallError {
 
     /// The error of a call whose client was closed before the call ended.
     pub fn closed() -> Self {
-        Self::new(ErrorKind::Closed, "the client was closed while the call was under way")
+        Self::new(
+            ErrorKind::Closed,
+            "the client was closed while the call was under way",
+        )
     }
 
     /// The error of a call on a lock that has ended.
@@ -139,9 +143,13 @@ impl From<AcquireError> for CallError {
     fn from(error: AcquireError) -> Self {
         match &error {
             AcquireError::HeldByOther(failed) => Self::of_acquire(ErrorKind::Held, &error, failed),
-            AcquireError::NotJoinable(failed) => Self::of_acquire(ErrorKind::NotJoinable, &error, failed),
+            AcquireError::NotJoinable(failed) => {
+                Self::of_acquire(ErrorKind::NotJoinable, &error, failed)
+            }
             AcquireError::NoQuorum(failed) => Self::of_acquire(ErrorKind::NoQuorum, &error, failed),
-            AcquireError::OtherMasters(failed) => Self::of_acquire(ErrorKind::OtherMasters, &error, failed),
+            AcquireError::OtherMasters(failed) => {
+                Self::of_acquire(ErrorKind::OtherMasters, &error, failed)
+            }
             AcquireError::TooLate(failed) => Self::of_acquire(ErrorKind::TooLate, &error, failed),
             AcquireError::Forked => Self::new(ErrorKind::Forked, error.to_string()),
             _ => Self::new(ErrorKind::Invalid, error.to_string()),

@@ -20,29 +20,21 @@ pub(crate) fn register(client: &Arc<Client>) {
     clients.push(Arc::downgrade(client));
 }
 
-/// The end of all clients of this process.
-#[must_use = "the releases are sent only while `wait` waits"]
-pub struct Ending {
-    clients: Vec<Arc<Client>>,
-    /// How many locks were still held.
-    pub released: usize,
-}
-
-/// Releases all locks that are still held, and asks the threads of all clients to end. Returns at once.
-pub fn end_all_clients() -> Ending {
-    let clients: Vec<_> = clients().iter().filter_map(Weak::upgrade).collect();
-    let released = clients.iter().map(|client| client.release_all()).sum();
-    for client in &clients {
-        client.close();
-    }
-    Ending { clients, released }
-}
-
-impl Ending {
-    /// Waits until the releases were sent, at most 400 ms. All threads end at the same time.
-    pub fn wait(self) {
-        for client in &self.clients {
-            client.wait_until_ended();
-        }
-    }
+/// Closes all clients of this process at the same time: releases all locks that are still held, and waits until the
+/// releases were sent, at most 400 ms. Returns how many locks were held.
+pub fn close_all_clients() -> usize {
+    let clients: Vec<_> = clients()
+        .drain(..)
+        .filter_map(|client| client.upgrade())
+        .collect();
+    std::thread::scope(|scope| {
+        let closing: Vec<_> = clients
+            .iter()
+            .map(|client| scope.spawn(|| client.close()))
+            .collect();
+        let released = closing
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_default());
+        released.sum()
+    })
 }

@@ -54,7 +54,9 @@ impl Guard {
     }
 
     fn client(&self) -> &Arc<Client> {
-        self.client.as_ref().expect("the guard must not have been dropped yet")
+        self.client
+            .as_ref()
+            .expect("the guard must not have been dropped yet")
     }
 
     /// Whether this guard belongs to the process from which this process was forked.
@@ -104,7 +106,8 @@ impl Guard {
 
     /// How long the lock stays valid without a further renewal; zero once it has ended.
     pub fn remaining(&self) -> Duration {
-        self.hold().map_or(Duration::ZERO, |hold| hold.guard().remaining())
+        self.hold()
+            .map_or(Duration::ZERO, |hold| hold.guard().remaining())
     }
 
     /// Why the lock ended; `None` while it is held.
@@ -115,10 +118,12 @@ impl Guard {
         if let Some(cause) = self.end.get() {
             return Some(*cause);
         }
-        let _entered = self.client().enter();
         match self.slot.get() {
-            Some(hold) => loss(hold.guard()),
-            // The process ends, so the lock was taken out without a release of this guard.
+            Some(hold) => self
+                .client()
+                .enter(|| loss(hold.guard()))
+                .unwrap_or(Some(LossCause::Released)),
+            // The client was closed, so the lock was taken out without a release of this guard.
             None => Some(LossCause::Released),
         }
     }
@@ -130,7 +135,9 @@ impl Guard {
 
     /// The reply of each master to the acquire, or to the last renewal if it failed.
     pub fn reports(&self) -> Vec<NodeReport> {
-        self.hold().map(|hold| hold.guard().report()).unwrap_or_default()
+        self.hold()
+            .map(|hold| hold.guard().report())
+            .unwrap_or_default()
     }
 
     /// Resolves when the lock ends. `None` if it was released.
@@ -146,20 +153,18 @@ impl Guard {
     /// In a forked process.
     pub fn release(&self) -> Result<Call, CallError> {
         self.check_process()?;
-        let _entered = self.client().enter();
-        let record = self.record.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let record = self
+            .record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         drop(record);
-        let taken = self.slot.take();
-        if let Some(hold) = &taken {
-            let cause = loss(hold.guard()).unwrap_or(LossCause::Released);
-            let _ = self.end.set(cause);
-        }
+        let _ = self.end.set(self.loss().unwrap_or(LossCause::Released));
+        let Some(hold) = self.slot.take() else {
+            return Ok(Call::done(self.client(), Ok(Answer::Flag(false))));
+        };
         Ok(Call::new(self.client(), async move {
-            let was_valid = match taken {
-                Some(hold) => held::release(hold).await,
-                None => false,
-            };
-            Ok(Answer::Flag(was_valid))
+            Ok(Answer::Flag(held::release(hold).await))
         }))
     }
 
@@ -207,13 +212,19 @@ impl Guard {
     /// In a forked process, or if this guard has no period to record.
     pub fn record(&self) -> Result<Call, CallError> {
         self.check_process()?;
-        let request = self.record.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let request = self
+            .record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         let Some(request) = request else {
             let text = "this lock has no period that could be recorded as done";
             return Err(CallError::new(ErrorKind::Invalid, text));
         };
         let lost = self.loss();
-        Ok(Call::new(self.client(), async move { recorded(request, lost).await }))
+        Ok(Call::new(self.client(), async move {
+            recorded(request, lost).await
+        }))
     }
 }
 
@@ -240,7 +251,9 @@ fn loss(guard: &LockGuard) -> Option<LossCause> {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let Some(client) = self.client.take() else { return };
+        let Some(client) = self.client.take() else {
+            return;
+        };
         if client.is_forked() {
             // The lock is the parent's to release.
             let record = self.record.get_mut().map(Option::take).ok();
@@ -248,8 +261,8 @@ impl Drop for Guard {
             return;
         }
         client.remove_held(&self.slot);
-        let _entered = client.enter();
         let record = self.record.get_mut().map(Option::take).ok();
-        drop((record, self.slot.take()));
+        let hold = self.slot.take();
+        client.enter(|| drop((record, hold)));
     }
 }

@@ -60,13 +60,9 @@ impl LazyClient {
         Ok((started, true))
     }
 
-    /// Closes the client of this process: releases all locks that are still held, and asks its thread to end. Returns the
-    /// client, so that the caller can wait for its end, and the number of these locks. The next [`get`](Self::get)
-    /// starts another client.
-    pub fn close(&self) -> Option<(Arc<Client>, usize)> {
-        let client = self.client().take()?;
-        let released = client.release_all();
-        client.close();
-        Some((client, released))
+    /// Takes out the client of this process, so that the caller can [close](Client::close) it. The next
+    /// [`get`](Self::get) starts another client.
+    pub fn take(&self) -> Option<Arc<Client>> {
+        self.client().take()
     }
 }

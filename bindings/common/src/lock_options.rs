@@ -76,7 +76,10 @@ impl LockOptions {
         let owner = client.clone();
         Call::new(client, async move {
             let guard = self.request(owner.redlock())?.acquire().await?;
-            Ok(Answer::Guard(Guard::new(&owner, Arc::new(Hold::Lock(guard)))))
+            Ok(Answer::Guard(Guard::new(
+                &owner,
+                Arc::new(Hold::Lock(guard)),
+            )))
         })
     }
 
@@ -85,10 +88,14 @@ impl LockOptions {
         let owner = client.clone();
         Call::new(client, async move {
             let request = self.request(owner.redlock())?;
-            Ok(match request.try_acquire().await.map_err(CallError::from)? {
-                TryAcquire::Acquired(guard) => Answer::Guard(Guard::new(&owner, Arc::new(Hold::Lock(guard)))),
-                TryAcquire::Held(_) => Answer::NotAcquired,
-            })
+            Ok(
+                match request.try_acquire().await.map_err(CallError::from)? {
+                    TryAcquire::Acquired(guard) => {
+                        Answer::Guard(Guard::new(&owner, Arc::new(Hold::Lock(guard))))
+                    }
+                    TryAcquire::Held(_) => Answer::NotAcquired,
+                },
+            )
         })
     }
 }

@@ -80,7 +80,8 @@ pub struct Batch {
 /// Waits for messages, and takes them out. `None` after [`end`].
 pub fn wait() -> Option<Batch> {
     let queue = queue();
-    let is_waiting = |state: &mut State| state.messages.is_empty() && state.dropped == 0 && !state.ended;
+    let is_waiting =
+        |state: &mut State| state.messages.is_empty() && state.dropped == 0 && !state.ended;
     let waited = queue.changed.wait_while(queue.state(), is_waiting);
     let mut state = waited.unwrap_or_else(PoisonError::into_inner);
     if state.messages.is_empty() && state.dropped == 0 {
@@ -104,7 +105,9 @@ struct Collector {
 
 impl Subscriber for Collector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && *metadata.level() <= self.level && metadata.target().starts_with("quorate")
+        metadata.is_event()
+            && *metadata.level() <= self.level
+            && metadata.target().starts_with("quorate")
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -154,7 +157,10 @@ mod tests {
         let queue = Queue::default();
         for number in 0..MAX_MESSAGES + 3 {
             let text = number.to_string();
-            queue.add(Message { level: Level::INFO, text });
+            queue.add(Message {
+                level: Level::INFO,
+                text,
+            });
         }
         let state = queue.state();
         assert_eq!((state.messages.len(), state.dropped), (MAX_MESSAGES, 3));

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quorate::LossCause;
+use quorate::blocking::BackgroundTask;
 use quorate::fork::Process;
-use tokio::task::AbortHandle;
 
-use crate::call::{Answer, Call, Reply};
+use crate::call::{Answer, Call, Reply, Work};
 use crate::error::CallError;
 
 /// Wakes an event loop. It is called on the thread of a client, so it must neither block nor enter the language.
@@ -72,7 +72,7 @@ impl<B: Bell> Drop for Unanswered<B> {
 /// not renewed for an event loop that has ended.
 pub struct Mailbox<B: Bell> {
     queue: Arc<Queue<B>>,
-    running: Mutex<HashMap<u64, AbortHandle>>,
+    running: Mutex<HashMap<u64, BackgroundTask>>,
     next_id: AtomicU64,
     process: Process,
 }
@@ -94,7 +94,7 @@ impl<B: Bell> Mailbox<B> {
         self.process.is_not_current()
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<u64, AbortHandle>> {
+    fn running(&self) -> MutexGuard<'_, HashMap<u64, BackgroundTask>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,7 +104,14 @@ impl<B: Bell> Mailbox<B> {
     /// the same number: [`Answer::Loss`]. A release is not reported.
     pub fn start(&self, call: Call, watch: bool) -> u64 {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let Call { client, future } = call;
+        let Call { client, work } = call;
+        let future = match work {
+            Work::Done(reply) => {
+                self.queue.put(id, reply);
+                return id;
+            }
+            Work::Future(future) => future,
+        };
         let mut unanswered = Unanswered {
             queue: self.queue.clone(),
             id,
@@ -127,13 +134,21 @@ impl<B: Bell> Mailbox<B> {
                 }
             }
         });
-        running.insert(id, task.abort_handle());
+        // If the client was closed, the task was dropped, and its error is in the queue.
+        if let Ok(task) = task {
+            running.insert(id, task);
+        }
         id
     }
 
     /// Takes out the replies since the last call, with the numbers of their calls.
     pub fn take(&self) -> Vec<(u64, Reply)> {
-        let replies = self.queue.replies().as_mut().map(std::mem::take).unwrap_or_default();
+        let replies = self
+            .queue
+            .replies()
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default();
         let mut running = self.running();
         for (id, _) in &replies {
             running.remove(id);

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::call::{Answer, Call};
 use crate::client::Client;
+use crate::error::CallError;
 use crate::guard::Guard;
 use crate::held::{self, Hold};
 
@@ -30,8 +31,12 @@ pub enum Period {
 impl Period {
     /// The period of a call that is made now. It does not change while the call waits for the lock.
     fn now(&self) -> Self {
-        let Self::Every(length) = self else { return self.clone() };
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let Self::Every(length) = self else {
+            return self.clone();
+        };
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
         let Ok(length_ms @ 1..) = u64::try_from(length.as_millis()) else {
             // The library refuses this length.
             return self.clone();
@@ -90,7 +95,9 @@ impl OnceOptions {
     /// The call that removes the record from every master. The answer is [`Answer::Flag`]: whether there was one.
     pub fn remove(&self, client: &Arc<Client>) -> Call {
         let once = self.once(client);
-        Call::new(client, async move { Ok(Answer::Flag(once.drop_record().await?)) })
+        Call::new(client, async move {
+            Ok(Answer::Flag(once.drop_record().await?))
+        })
     }
 
     /// The call that reads the record. The answer is [`Answer::Record`].
@@ -124,7 +131,10 @@ impl OnceOptions {
             };
             let due = due.await;
             match due {
-                Ok(None) => Ok(Answer::Guard(Guard::new(&owner, Arc::new(Hold::Lock(guard))))),
+                Ok(None) => Ok(Answer::Guard(Guard::new(
+                    &owner,
+                    Arc::new(Hold::Lock(guard)),
+                ))),
                 Ok(Some(next)) => {
                     guard.release().await;
                     Ok(Answer::AlreadyDone(next))
@@ -147,9 +157,18 @@ impl OnceOptions {
             let (due_sender, due) = oneshot::channel();
             let (record_request, record_requested) = oneshot::channel();
             let once = options.once(&owner);
-            owner.spawn(keep_period(once, hold.clone(), options.note, due_sender, record_requested));
+            let period = keep_period(
+                once,
+                hold.clone(),
+                options.note,
+                due_sender,
+                record_requested,
+            );
+            owner.spawn(period).map_err(|_| CallError::closed())?;
             match due.await {
-                Ok(Ok(None)) => Ok(Answer::Guard(Guard::new(&owner, hold).with_record(record_request))),
+                Ok(Ok(None)) => Ok(Answer::Guard(
+                    Guard::new(&owner, hold).with_record(record_request),
+                )),
                 Ok(Ok(Some(next))) => {
                     held::release(hold).await;
                     Ok(Answer::AlreadyDone(next))
@@ -158,7 +177,7 @@ impl OnceOptions {
                     held::release(hold).await;
                     Err(error.into())
                 }
-                Err(_) => Err(crate::error::CallError::closed()),
+                Err(_) => Err(CallError::closed()),
             }
         })
     }

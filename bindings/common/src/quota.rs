@@ -37,18 +37,26 @@ impl QuotaOptions {
     /// The call that takes this number of units, all or none. The answer is [`Answer::Take`].
     pub fn take(&self, client: &Arc<Client>, units: u64) -> Call {
         let quota = self.quota(client);
-        Call::new(client, async move { Ok(Answer::Take(quota.take(units).await?)) })
+        Call::new(
+            client,
+            async move { Ok(Answer::Take(quota.take(units).await?)) },
+        )
     }
 
     /// The call that reads how many units are left. The answer is [`Answer::Units`].
     pub fn left(&self, client: &Arc<Client>) -> Call {
         let quota = self.quota(client);
-        Call::new(client, async move { Ok(Answer::Units(quota.left().await?)) })
+        Call::new(
+            client,
+            async move { Ok(Answer::Units(quota.left().await?)) },
+        )
     }
 
     /// The call that removes the quota from every master. The answer is [`Answer::Flag`]: whether there was one.
     pub fn remove(&self, client: &Arc<Client>) -> Call {
         let quota = self.quota(client);
-        Call::new(client, async move { Ok(Answer::Flag(quota.drop_quota().await?)) })
+        Call::new(client, async move {
+            Ok(Answer::Flag(quota.drop_quota().await?))
+        })
     }
 }

@@ -3,7 +3,9 @@
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use quorate_bindings::call::{Answer, Reply};
-use quorate_bindings::quorate::{Inspection, Leader, Listing, LossCause, Note, Status, StatusVerdict, Take};
+use quorate_bindings::quorate::{
+    Inspection, Leader, Listing, LossCause, Note, Status, StatusVerdict, Take,
+};
 
 use crate::errors::exception;
 use crate::guard::Guard;
@@ -27,7 +29,12 @@ pub(crate) fn note(note: &Note) -> NoteTuple {
 type MasterTuple = (String, Option<String>, bool, Option<f64>, usize);
 
 /// A status as a tuple: verdict, note of the holder, fencing counter, masters.
-type StatusTuple = (&'static str, Option<NoteTuple>, Option<u64>, Vec<MasterTuple>);
+type StatusTuple = (
+    &'static str,
+    Option<NoteTuple>,
+    Option<u64>,
+    Vec<MasterTuple>,
+);
 
 fn status(status: &Status) -> StatusTuple {
     let verdict = match status.verdict() {
@@ -41,13 +48,27 @@ fn status(status: &Status) -> StatusTuple {
         match &node.state {
             Ok(state) => {
                 let expires_in = state.ttl_left.map(|left| left.as_secs_f64());
-                (name, None, state.holder.is_some(), expires_in, state.queue.len())
+                (
+                    name,
+                    None,
+                    state.holder.is_some(),
+                    expires_in,
+                    state.queue.len(),
+                )
             }
             Err(fault) => (name, Some(fault.to_string()), false, None, 0),
         }
     });
-    let counters = status.nodes.iter().filter_map(|node| node.state.as_ref().ok()?.counter);
-    (verdict, status.note().map(note), counters.max(), masters.collect())
+    let counters = status
+        .nodes
+        .iter()
+        .filter_map(|node| node.state.as_ref().ok()?.counter);
+    (
+        verdict,
+        status.note().map(note),
+        counters.max(),
+        masters.collect(),
+    )
 }
 
 /// A listing as a tuple: the locks (name, slot, status), whether it is complete, faults (master, text), whether a
@@ -64,7 +85,12 @@ fn listing(listing: &Listing) -> ListingTuple {
     let locks = locks.map(|lock| (lock.resource.clone(), lock.slot, status(&lock.status)));
     let faults = listing.faults.iter();
     let faults = faults.map(|(master, fault)| (master.to_string(), fault.to_string()));
-    (locks.collect(), listing.complete, faults.collect(), listing.majority_answered)
+    (
+        locks.collect(),
+        listing.complete,
+        faults.collect(),
+        listing.majority_answered,
+    )
 }
 
 /// One master as a tuple: name, fault, server, version, role, seconds of a round trip, uptime, clock offset, seconds for
@@ -117,7 +143,11 @@ fn answer(py: Python<'_>, answer: Answer) -> PyResult<Py<PyAny>> {
         Answer::Leader(found) => found.as_ref().map(leader).into_py_any(py),
         Answer::Status(found) => status(&found).into_py_any(py),
         Answer::Listing(found) => listing(&found).into_py_any(py),
-        Answer::Inspections(found) => found.iter().map(inspection).collect::<Vec<_>>().into_py_any(py),
+        Answer::Inspections(found) => found
+            .iter()
+            .map(inspection)
+            .collect::<Vec<_>>()
+            .into_py_any(py),
         Answer::Record(last, note) => (last.map(timestamp), note).into_py_any(py),
     }
 }

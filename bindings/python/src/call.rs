@@ -30,7 +30,11 @@ impl Call {
 
     /// Takes out the call to start it.
     pub(crate) fn take(&self) -> PyResult<call::Call> {
-        let call = self.call.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let call = self
+            .call
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         call.ok_or_else(|| PyRuntimeError::new_err("this call was started before"))
     }
 }

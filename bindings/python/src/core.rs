@@ -28,12 +28,17 @@ impl Core {
         let (client, is_new) = self.client.get().map_err(|error| exception(py, &error))?;
         if is_new {
             // After a fork, the thread that hands over messages does not run.
-            py.import("quorate._logging")?.call_method0("start_thread")?;
+            py.import("quorate._logging")?
+                .call_method0("start_thread")?;
         }
         Ok(client)
     }
 
-    pub(crate) fn call(&self, py: Python<'_>, make: impl FnOnce(&Arc<Client>) -> call::Call) -> PyResult<Call> {
+    pub(crate) fn call(
+        &self,
+        py: Python<'_>,
+        make: impl FnOnce(&Arc<Client>) -> call::Call,
+    ) -> PyResult<Call> {
         Ok(Call::new(make(&self.client(py)?)))
     }
 }
@@ -50,7 +55,9 @@ impl Core {
     fn new(py: Python<'_>, settings: &Bound<'_, PyDict>, from_env: bool) -> PyResult<Self> {
         let settings = client_settings(settings, from_env)?;
         let in_memory = settings.memory.is_some();
-        let client = settings.builder().and_then(|builder| LazyClient::new(builder, in_memory));
+        let client = settings
+            .builder()
+            .and_then(|builder| LazyClient::new(builder, in_memory));
         let client = client.map_err(|error| exception(py, &error))?;
         Ok(Self { client })
     }
@@ -115,16 +122,19 @@ impl Core {
 
     fn masters(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         let client = self.client(py)?;
-        Ok(client.redlock().masters().map(ToString::to_string).collect())
+        Ok(client
+            .redlock()
+            .masters()
+            .map(ToString::to_string)
+            .collect())
     }
 
     /// Releases all locks that are still held, and ends the thread. Returns how many locks there were. The next call
     /// starts another client.
     fn close(&self, py: Python<'_>) -> usize {
-        let Some((client, released)) = self.client.close() else {
-            return 0;
-        };
-        py.detach(|| client.wait_until_ended());
-        released
+        match self.client.take() {
+            Some(client) if !client.is_forked() => py.detach(|| client.close()),
+            _ => 0,
+        }
     }
 }

@@ -11,7 +11,12 @@ use crate::answers;
 /// A report as a tuple: master, outcome as one word, text, seconds until the reply.
 fn report(report: &NodeReport) -> (String, &'static str, String, Option<f64>) {
     let latency = report.latency.map(|latency| latency.as_secs_f64());
-    (report.node.to_string(), report.outcome.as_str(), report.to_string(), latency)
+    (
+        report.node.to_string(),
+        report.outcome.as_str(),
+        report.to_string(),
+        latency,
+    )
 }
 
 pub(crate) fn reports(reports: &[NodeReport]) -> Vec<(String, &'static str, String, Option<f64>)> {
@@ -41,7 +46,8 @@ pub(crate) fn exception(py: Python<'_>, error: &CallError) -> PyErr {
     let make = || {
         let import = || Ok::<_, PyErr>(py.import("quorate._errors")?.getattr("make")?.unbind());
         let make = MAKE.get_or_try_init(py, import)?;
-        make.bind(py).call1((error.kind.as_str(), &error.message, attributes(py, error)?))
+        make.bind(py)
+            .call1((error.kind.as_str(), &error.message, attributes(py, error)?))
     };
     match make() {
         Ok(exception) => PyErr::from_value(exception),

@@ -23,7 +23,8 @@ impl Guard {
 }
 
 fn call(py: Python<'_>, call: Result<call::Call, CallError>) -> PyResult<Call> {
-    call.map(Call::new).map_err(|error| errors::exception(py, &error))
+    call.map(Call::new)
+        .map_err(|error| errors::exception(py, &error))
 }
 
 #[pymethods]

@@ -24,11 +24,8 @@ use pyo3::wrap_pyfunction;
 /// Releases all locks that are still held, and waits until the releases were sent, at most 400 ms. Returns how many
 /// there were.
 #[pyfunction]
-fn end_all_clients(py: Python<'_>) -> usize {
-    let ending = quorate_bindings::exit::end_all_clients();
-    let released = ending.released;
-    py.detach(|| ending.wait());
-    released
+fn close_all_clients(py: Python<'_>) -> usize {
+    py.detach(quorate_bindings::exit::close_all_clients)
 }
 
 #[pymodule]
@@ -43,7 +40,7 @@ fn _quorate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<observer::Observer>()?;
     module.add_class::<once::OnceOptions>()?;
     module.add_class::<quota::QuotaOptions>()?;
-    module.add_function(wrap_pyfunction!(end_all_clients, module)?)?;
+    module.add_function(wrap_pyfunction!(close_all_clients, module)?)?;
     module.add_function(wrap_pyfunction!(logs::logs_start, module)?)?;
     module.add_function(wrap_pyfunction!(logs::logs_wait, module)?)?;
     module.add_function(wrap_pyfunction!(logs::logs_end, module)?)

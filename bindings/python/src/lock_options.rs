@@ -19,7 +19,11 @@ fn lock_kind(kind: &str, permits: usize, owner: Option<String>) -> PyResult<Lock
         ("all", _) => LockKind::All,
         ("permit", _) => LockKind::Permit(permits),
         ("owner", Some(owner)) => LockKind::Owner(owner),
-        (other, _) => return Err(PyValueError::new_err(format!("{other:?} is not a kind of lock"))),
+        (other, _) => {
+            return Err(PyValueError::new_err(format!(
+                "{other:?} is not a kind of lock"
+            )));
+        }
     })
 }
 
@@ -27,7 +31,10 @@ fn lock_kind(kind: &str, permits: usize, owner: Option<String>) -> PyResult<Lock
 impl LockOptions {
     #[new]
     #[pyo3(signature = (names, kind, *, ttl, wait, max_hold, renewal, note, permits = 0, owner = None))]
-    #[allow(clippy::too_many_arguments, reason = "each is a keyword of the Python API")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "each is a keyword of the Python API"
+    )]
     fn new(
         names: Vec<Vec<u8>>,
         kind: &str,

@@ -14,7 +14,11 @@ impl Memory {
     fn master(&self, number: usize) -> PyResult<&MemoryNode> {
         let count = self.masters.len();
         let master = self.masters.get(number);
-        master.ok_or_else(|| PyValueError::new_err(format!("there is no master {number}: there are {count}, from 0")))
+        master.ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "there is no master {number}: there are {count}, from 0"
+            ))
+        })
     }
 }
 
@@ -24,7 +28,9 @@ impl Memory {
     #[pyo3(signature = (masters = 3))]
     fn new(masters: usize) -> PyResult<Self> {
         if !(1..=64).contains(&masters) {
-            return Err(PyValueError::new_err(format!("1 to 64 masters are possible, not {masters}")));
+            return Err(PyValueError::new_err(format!(
+                "1 to 64 masters are possible, not {masters}"
+            )));
         }
         let masters = Masters::new(masters);
         Ok(Self { masters })
@@ -38,7 +44,8 @@ impl Memory {
             "down" => Condition::Down,
             "mute" => Condition::Mute,
             other => {
-                let text = format!("{other:?} is not a condition: use \"up\", \"down\" or \"mute\"");
+                let text =
+                    format!("{other:?} is not a condition: use \"up\", \"down\" or \"mute\"");
                 return Err(PyValueError::new_err(text));
             }
         };

@@ -17,7 +17,12 @@ pub(crate) struct OnceOptions {
 impl OnceOptions {
     /// `period` is a length in seconds, or the start and the end of a period in seconds since 1970.
     #[new]
-    fn new(name: Vec<u8>, period: PeriodArgument, wait: Option<f64>, note: String) -> PyResult<Self> {
+    fn new(
+        name: Vec<u8>,
+        period: PeriodArgument,
+        wait: Option<f64>,
+        note: String,
+    ) -> PyResult<Self> {
         let options = once::OnceOptions {
             name,
             period: period.period()?,
@@ -58,7 +63,9 @@ impl PeriodArgument {
     fn period(self) -> PyResult<Period> {
         Ok(match self {
             Self::Length(seconds) => Period::Every(times::duration(seconds)?),
-            Self::Range(start, end) => Period::One(times::system_time(start)?..times::system_time(end)?),
+            Self::Range(start, end) => {
+                Period::One(times::system_time(start)?..times::system_time(end)?)
+            }
         })
     }
 }

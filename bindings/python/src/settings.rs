@@ -14,7 +14,9 @@ fn order(text: &str) -> PyResult<Order> {
     match text {
         "fair" => Ok(Order::Fair),
         "unordered" => Ok(Order::Unordered),
-        other => Err(PyValueError::new_err(format!("order {other:?}: use \"fair\" or \"unordered\""))),
+        other => Err(PyValueError::new_err(format!(
+            "order {other:?}: use \"fair\" or \"unordered\""
+        ))),
     }
 }
 
@@ -24,7 +26,8 @@ fn restart_guard(text: &str) -> PyResult<RestartGuard> {
         "after_first_contact" => Ok(RestartGuard::AfterFirstContact),
         "off" => Ok(RestartGuard::Off),
         other => {
-            let text = format!("restart_guard {other:?}: use \"on\", \"after_first_contact\" or \"off\"");
+            let text =
+                format!("restart_guard {other:?}: use \"on\", \"after_first_contact\" or \"off\"");
             Err(PyValueError::new_err(text))
         }
     }
@@ -33,7 +36,9 @@ fn restart_guard(text: &str) -> PyResult<RestartGuard> {
 fn set(client_settings: &mut ClientSettings, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
     let settings = &mut client_settings.settings;
     match name {
-        "memory" => client_settings.memory = Some(value.extract::<PyRef<'_, Memory>>()?.masters.clone()),
+        "memory" => {
+            client_settings.memory = Some(value.extract::<PyRef<'_, Memory>>()?.masters.clone())
+        }
         "masters" => settings.masters = value.extract()?,
         "next_masters" => settings.next_masters = value.extract()?,
         "masters_generation" => settings.masters_generation = Some(value.extract()?),
@@ -42,7 +47,9 @@ fn set(client_settings: &mut ClientSettings, name: &str, value: &Bound<'_, PyAny
         "connect_timeout" => settings.connect_timeout = Some(times::duration(value.extract()?)?),
         "max_ttl" => settings.max_ttl = Some(times::duration(value.extract()?)?),
         "prefix" => settings.prefix = Some(value.extract()?),
-        "restart_guard" => settings.restart_guard = Some(restart_guard(&value.extract::<String>()?)?),
+        "restart_guard" => {
+            settings.restart_guard = Some(restart_guard(&value.extract::<String>()?)?)
+        }
         "fencing" => settings.fencing = Some(value.extract()?),
         "order" => settings.order = Some(order(&value.extract::<String>()?)?),
         "ca_file" => settings.ca_file = Some(value.extract()?),
@@ -52,13 +59,20 @@ fn set(client_settings: &mut ClientSettings, name: &str, value: &Bound<'_, PyAny
         "ttl" => settings.ttl = Some(times::duration(value.extract()?)?),
         "max_hold" => settings.max_hold = Some(times::duration(value.extract()?)?),
         "note" => settings.note = Some(value.extract()?),
-        other => return Err(PyTypeError::new_err(format!("there is no setting {other:?}"))),
+        other => {
+            return Err(PyTypeError::new_err(format!(
+                "there is no setting {other:?}"
+            )));
+        }
     }
     Ok(())
 }
 
 /// The settings of the environment if `from_env` is set, and the given settings above them.
-pub(crate) fn client_settings(given: &Bound<'_, PyDict>, from_env: bool) -> PyResult<ClientSettings> {
+pub(crate) fn client_settings(
+    given: &Bound<'_, PyDict>,
+    from_env: bool,
+) -> PyResult<ClientSettings> {
     let mut settings = if from_env {
         ClientSettings::from_env().map_err(|error| exception(given.py(), &error))?
     } else {

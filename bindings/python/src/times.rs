@@ -8,7 +8,9 @@ use quorate_bindings::quorate::Wait;
 
 pub(crate) fn duration(seconds: f64) -> PyResult<Duration> {
     let duration = Duration::try_from_secs_f64(seconds);
-    duration.map_err(|error| PyValueError::new_err(format!("{seconds} is not a time in seconds: {error}")))
+    duration.map_err(|error| {
+        PyValueError::new_err(format!("{seconds} is not a time in seconds: {error}"))
+    })
 }
 
 pub(crate) fn optional_duration(seconds: Option<f64>) -> PyResult<Option<Duration>> {
@@ -30,7 +32,9 @@ pub(crate) fn optional_wait(seconds: Option<f64>) -> PyResult<Option<Wait>> {
 
 /// The seconds since 1970, as `datetime.fromtimestamp` takes them.
 pub(crate) fn timestamp(time: SystemTime) -> f64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64()
 }
 
 pub(crate) fn system_time(timestamp: f64) -> PyResult<SystemTime> {

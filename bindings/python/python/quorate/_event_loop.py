@@ -74,13 +74,17 @@ class Replies:
         self._watchers.pop(id, None)
 
 
-_replies: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Replies] = weakref.WeakKeyDictionary()
+# Only the reader of the event loop keeps its `Replies`. So they go when the loop is closed, and with them the calls that
+# nobody waits for any more. The futures of a `Replies` refer to the loop, so a strong reference here would keep both.
+_replies: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Replies]] = weakref.WeakKeyDictionary()
 
 
 def replies_of(loop: asyncio.AbstractEventLoop) -> Replies:
-    replies = _replies.get(loop)
+    reference = _replies.get(loop)
+    replies = None if reference is None else reference()
     if replies is None or replies.bridge.is_forked():
-        replies = _replies[loop] = Replies(loop)
+        replies = Replies(loop)
+        _replies[loop] = weakref.ref(replies)
     return replies
 
 

@@ -9,7 +9,7 @@ from . import _quorate
 
 
 def _end() -> None:
-    held = _quorate.end_all_clients()
+    held = _quorate.close_all_clients()
     if held:
         text = f"quorate: {held} lock(s) were still held at the end of the process, and were released"
         warnings.warn(text, ResourceWarning, stacklevel=2)
