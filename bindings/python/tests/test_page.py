@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[3] / "docs/python.md"
+PAGE = Path(os.environ.get("QUORATE_PAGE") or Path(__file__).resolve().parents[3] / "docs/python.md")
 PORTS = ["7101", "7102", "7103"]
 
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
