@@ -87,8 +87,7 @@ impl Client {
 
     /// Releases every lock that is still held, in the background. Returns how many there were.
     pub fn release_all(&self) -> usize {
-        self.enter(|| self.held.take_all().len())
-            .unwrap_or_default()
+        self.enter(|| self.held.release_all()).unwrap_or_default()
     }
 
     pub(crate) fn add_held(&self, hold: Arc<Hold>) -> Arc<HeldSlot> {

@@ -1,15 +1,14 @@
 //! A held lock that several owners may use at the same time.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use quorate::{LockGuard, LossCause, NodeReport};
+use quorate::{LossCause, NodeReport};
 
 use crate::call::{Answer, Call, Reply};
 use crate::client::Client;
 use crate::error::{CallError, ErrorKind};
-use crate::held::{self, HeldSlot, Hold};
+use crate::held::{HeldSlot, Hold};
 use crate::once::RecordRequest;
 
 /// A held lock. Dropping it releases the lock in the background. In a forked process, a copy is not valid and releases
@@ -43,14 +42,9 @@ impl Guard {
         }
     }
 
-    pub(crate) fn with_record(self, request: RecordRequest) -> Self {
-        let record = Mutex::new(Some(request));
-        Self::replace_record(self, record)
-    }
-
-    fn replace_record(mut guard: Self, record: Mutex<Option<RecordRequest>>) -> Self {
-        guard.record = record;
-        guard
+    pub(crate) fn with_record(mut self, request: RecordRequest) -> Self {
+        self.record = Mutex::new(Some(request));
+        self
     }
 
     fn client(&self) -> &Arc<Client> {
@@ -118,14 +112,9 @@ impl Guard {
         if let Some(cause) = self.end.get() {
             return Some(*cause);
         }
-        match self.slot.get() {
-            Some(hold) => self
-                .client()
-                .enter(|| loss(hold.guard()))
-                .unwrap_or(Some(LossCause::Released)),
-            // The client was closed, so the lock was taken out without a release of this guard.
-            None => Some(LossCause::Released),
-        }
+        // If the client was closed, the lock was taken out without a release of this guard.
+        let hold = self.slot.get();
+        hold.map_or(Some(LossCause::Released), |hold| hold.guard().loss())
     }
 
     /// Whether the lock was released. True in a forked process, which has nothing to release.
@@ -163,8 +152,14 @@ impl Guard {
         let Some(hold) = self.slot.take() else {
             return Ok(Call::done(self.client(), Ok(Answer::Flag(false))));
         };
+        // Queues the releases at once, also if the call is never started.
+        let Some(released) = self.client().enter(|| hold.guard().release()) else {
+            return Ok(Call::done(self.client(), Ok(Answer::Flag(false))));
+        };
         Ok(Call::new(self.client(), async move {
-            Ok(Answer::Flag(held::release(hold).await))
+            let was_valid = released.await.was_valid;
+            drop(hold);
+            Ok(Answer::Flag(was_valid))
         }))
     }
 
@@ -239,16 +234,6 @@ async fn recorded(request: RecordRequest, lost: Option<LossCause>) -> Reply {
     }
 }
 
-/// Why the lock ended; `None` while it is held. Must be called inside the runtime of the client.
-fn loss(guard: &LockGuard) -> Option<LossCause> {
-    let lost = std::pin::pin!(guard.lost());
-    let mut context = Context::from_waker(Waker::noop());
-    match lost.poll(&mut context) {
-        Poll::Ready(cause) => Some(cause),
-        Poll::Pending => None,
-    }
-}
-
 impl Drop for Guard {
     fn drop(&mut self) {
         let Some(client) = self.client.take() else {
@@ -263,6 +248,10 @@ impl Drop for Guard {
         client.remove_held(&self.slot);
         let record = self.record.get_mut().map(Option::take).ok();
         let hold = self.slot.take();
-        client.enter(|| drop((record, hold)));
+        drop(record);
+        if let Some(hold) = hold {
+            // The call queues the releases, also if another call still uses the lock.
+            client.enter(|| drop((hold.guard().release(), hold)));
+        }
     }
 }

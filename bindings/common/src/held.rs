@@ -19,24 +19,6 @@ impl Hold {
             Self::Leadership(leadership) => leadership.guard(),
         }
     }
-
-    /// Releases the lock. Returns whether it was still valid.
-    async fn release(self) -> bool {
-        let released = match self {
-            Self::Lock(guard) => guard.release().await,
-            Self::Leadership(leadership) => leadership.resign().await,
-        };
-        released.was_valid
-    }
-}
-
-/// Releases the lock. If another call still uses it, that call releases the lock when it ends. Returns whether the lock
-/// was still valid.
-pub(crate) async fn release(hold: Arc<Hold>) -> bool {
-    match Arc::try_unwrap(hold) {
-        Ok(hold) => hold.release().await,
-        Err(hold) => hold.guard().is_valid(),
-    }
 }
 
 /// The place of one held lock. It is empty after the release.
@@ -87,10 +69,13 @@ impl HeldLocks {
         self.slots().remove(&slot.id);
     }
 
-    /// Takes out all locks that have not been released.
-    pub(crate) fn take_all(&self) -> Vec<Arc<Hold>> {
+    /// Releases all locks that have not been released. Must be called inside the runtime of the client. Returns how many
+    /// there were.
+    pub(crate) fn release_all(&self) -> usize {
         let slots = std::mem::take(&mut *self.slots());
         let slots = slots.values().filter_map(Weak::upgrade);
-        slots.filter_map(|slot| slot.take()).collect()
+        let holds = slots.filter_map(|slot| slot.take());
+        // The call queues the releases. Its future only waits for the answers.
+        holds.map(|hold| drop(hold.guard().release())).count()
     }
 }

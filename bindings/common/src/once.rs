@@ -14,7 +14,7 @@ use crate::call::{Answer, Call};
 use crate::client::Client;
 use crate::error::CallError;
 use crate::guard::Guard;
-use crate::held::{self, Hold};
+use crate::held::Hold;
 
 /// Asks the task that keeps a period to record it as done. The sender that is sent receives the result.
 pub(crate) type RecordRequest = oneshot::Sender<oneshot::Sender<Result<(), ValueError>>>;
@@ -170,11 +170,11 @@ impl OnceOptions {
                     Guard::new(&owner, hold).with_record(record_request),
                 )),
                 Ok(Ok(Some(next))) => {
-                    held::release(hold).await;
+                    hold.guard().release().await;
                     Ok(Answer::AlreadyDone(next))
                 }
                 Ok(Err(error)) => {
-                    held::release(hold).await;
+                    hold.guard().release().await;
                     Err(error.into())
                 }
                 Err(_) => Err(CallError::closed()),

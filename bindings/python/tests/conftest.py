@@ -100,7 +100,9 @@ def run_program(servers: Servers | None, program: str, *options: str) -> subproc
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-needs_servers = pytest.mark.skipif(SERVER is None, reason="NOT RUN: neither redis-server nor valkey-server is installed")
+needs_servers = pytest.mark.skipif(
+    SERVER is None, reason="NOT RUN: neither redis-server nor valkey-server is installed"
+)
 
 
 @pytest.fixture(scope="session")

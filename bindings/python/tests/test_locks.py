@@ -57,12 +57,11 @@ def test_semaphore_gives_each_permit_once(redlock):
 
 
 def test_holds_of_one_owner_share_the_lock_and_its_token(servers, redlock):
-    with Redlock(servers.urls, **OPTIONS) as elsewhere:
-        with redlock.owner("order-4711").lock("stock") as outer:
-            with elsewhere.owner("order-4711").lock("stock", wait=2) as inner:
-                assert outer.fencing_token == inner.fencing_token
-            assert redlock.try_acquire("stock") is None
-            assert redlock.owner("order-4712").try_acquire("stock") is None
+    with Redlock(servers.urls, **OPTIONS) as elsewhere, redlock.owner("order-4711").lock("stock") as outer:
+        with elsewhere.owner("order-4711").lock("stock", wait=2) as inner:
+            assert outer.fencing_token == inner.fencing_token
+        assert redlock.try_acquire("stock") is None
+        assert redlock.owner("order-4712").try_acquire("stock") is None
     with pytest.raises(InvalidSettings):
         redlock.owner("").acquire("stock")
 

@@ -74,8 +74,8 @@ class Replies:
         self._watchers.pop(id, None)
 
 
-# Only the reader of the event loop keeps its `Replies`. So they go when the loop is closed, and with them the calls that
-# nobody waits for any more. The futures of a `Replies` refer to the loop, so a strong reference here would keep both.
+# Only the reader of the event loop keeps its `Replies`. So they go when the loop is closed, and with them the calls
+# that nobody waits for. The futures of a `Replies` refer to the loop: a strong reference here would keep both.
 _replies: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Replies]] = weakref.WeakKeyDictionary()
 
 
