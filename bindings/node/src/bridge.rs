@@ -1,0 +1,176 @@
+//! The connection between one JavaScript environment (the main thread, or one worker) and the native threads.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use napi::bindgen_prelude::{Function, Result};
+use napi_derive::napi;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
+use crate::call::Call;
+use crate::guard::NativeGuard;
+use crate::home::Home;
+use crate::log;
+use crate::mailbox::{Content, Mailbox};
+use crate::sync::lock;
+
+/// How long the end of the process waits until the releases have been sent.
+const EXIT_LIMIT: Duration = Duration::from_millis(400);
+
+/// One message to JavaScript.
+#[napi(object, object_from_js = false)]
+pub struct Message {
+    /// The number of the call; 0 for a log record.
+    pub call: i64,
+    /// The reply to a call that acquired a lock.
+    pub guard: Option<NativeGuard>,
+    /// The reply to any other call that succeeded, as JSON.
+    pub value: Option<String>,
+    /// The reply to a call that failed, as JSON.
+    pub failure: Option<String>,
+    /// An event that is not a reply, as JSON.
+    pub notice: Option<String>,
+}
+
+/// The calls of one JavaScript environment. Exactly one exists for each copy of the JavaScript module.
+#[napi]
+pub struct Bridge {
+    pub(crate) mailbox: Arc<Mailbox>,
+    next_call: AtomicI64,
+    /// The tasks of calls whose reply JavaScript has not taken.
+    running: Mutex<HashMap<i64, AbortHandle>>,
+    /// The bodies that run in JavaScript while a task waits for their end: whether the body succeeded.
+    pub(crate) bodies: Mutex<HashMap<i64, oneshot::Sender<bool>>>,
+    homes: Mutex<Vec<Weak<Home>>>,
+}
+
+#[napi]
+impl Bridge {
+    /// `ring` is called when messages wait. It must call `take`.
+    #[napi(constructor)]
+    pub fn new(ring: Function<'_, (), ()>) -> Result<Self> {
+        let bell = ring
+            .build_threadsafe_function::<()>()
+            .callee_handled::<false>()
+            .weak::<true>()
+            .build()?;
+        Ok(Self {
+            mailbox: Arc::new(Mailbox::new(bell)),
+            next_call: AtomicI64::new(1),
+            running: Mutex::default(),
+            bodies: Mutex::default(),
+            homes: Mutex::default(),
+        })
+    }
+
+    /// Takes all messages.
+    #[napi]
+    pub fn take(&self) -> Vec<Message> {
+        let messages = self.mailbox.take();
+        let mut running = lock(&self.running);
+        let to_js = |message: crate::mailbox::Message| {
+            let mut js_message = Message {
+                call: message.call,
+                guard: None,
+                value: None,
+                failure: None,
+                notice: None,
+            };
+            if !matches!(message.content, Content::Notice(_)) {
+                running.remove(&message.call);
+            }
+            match message.content {
+                Content::Guard(held_lock) => js_message.guard = Some(NativeGuard::new(held_lock)),
+                Content::Value(value) => js_message.value = Some(value.to_string()),
+                Content::Failure(failure) => js_message.failure = Some(failure.to_string()),
+                Content::Notice(notice) => js_message.notice = Some(notice.to_string()),
+            }
+            js_message
+        };
+        messages.into_iter().map(to_js).collect()
+    }
+
+    /// Cancels a call: drops its future, and the library then releases everything that the call got.
+    #[napi]
+    pub fn abort(&self, call: i64) {
+        lock(&self.bodies).remove(&call);
+        if let Some(task) = lock(&self.running).remove(&call) {
+            task.abort();
+        }
+    }
+
+    /// Reports the end of a body that ran in JavaScript.
+    #[napi]
+    pub fn end_body(&self, call: i64, has_succeeded: bool) {
+        if let Some(body) = lock(&self.bodies).remove(&call) {
+            let _ = body.send(has_succeeded);
+        }
+    }
+
+    /// Sends the library's log records of this level and more important levels to this environment. An unknown level
+    /// turns the records off.
+    #[napi]
+    pub fn log(&self, level: String) {
+        log::send_to(&self.mailbox, &level);
+    }
+
+    /// For the end of the process or of the worker: cancels all calls, releases all held locks, and waits until the
+    /// releases have been sent, for at most 400 ms. Returns how many locks were held.
+    #[napi]
+    pub fn release_all(&self) -> u32 {
+        let deadline = Instant::now() + EXIT_LIMIT;
+        let untaken = self.end();
+        let homes: Vec<Arc<Home>> = lock(&self.homes).iter().filter_map(Weak::upgrade).collect();
+        let held: u32 = homes.iter().map(|home| home.release_all()).sum();
+        for home in &homes {
+            home.request_stop();
+        }
+        for home in &homes {
+            home.wait_for_end(deadline);
+        }
+        untaken + held
+    }
+}
+
+impl Bridge {
+    /// Registers a home thread whose locks `release_all` releases.
+    pub(crate) fn add_home(&self, home: &Arc<Home>) {
+        let mut homes = lock(&self.homes);
+        homes.retain(|home| home.strong_count() > 0);
+        homes.push(Arc::downgrade(home));
+    }
+
+    /// Starts the task of a call on the home thread, and returns the number of the call.
+    pub(crate) fn start<T: Future<Output = ()> + Send + 'static>(
+        &self,
+        home: &Home,
+        task: impl FnOnce(Call) -> T,
+    ) -> i64 {
+        let number = self.next_call.fetch_add(1, Ordering::Relaxed);
+        let call = Call::new(number, self.mailbox.clone());
+        // The reply cannot be taken before the handle is in the map, because only this thread takes replies.
+        if let Some(task) = home.spawn(task(call)) {
+            lock(&self.running).insert(number, task);
+        }
+        number
+    }
+
+    /// Closes the mailbox and cancels all calls. Returns the number of acquired locks that JavaScript had not taken.
+    fn end(&self) -> u32 {
+        let untaken = self.mailbox.close();
+        lock(&self.bodies).clear();
+        for (_, task) in lock(&self.running).drain() {
+            task.abort();
+        }
+        untaken
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,138 @@
+/** A held lock. */
+
+import { ask, bridge, listen, type Notice, stopListening } from './bridge.js'
+import { lostChannel } from './channels.js'
+import { lossError, type LossCause } from './errors.js'
+import type { NativeGuard } from './native.js'
+import { checkTime } from './options.js'
+
+const GUARD = Symbol('quorate.guard')
+
+const collected = new FinalizationRegistry<{ call: number; names: string }>(({ call, names }) => {
+  stopListening(call)
+  const message = `the guard of the lock ${names} was garbage-collected without a release; the lock was released`
+  process.emitWarning(message, 'QuorateWarning')
+})
+
+/**
+ * A held lock. A native thread renews it until it is released, also while the event loop is blocked. Keep the guard: if
+ * it is garbage-collected, its lock is released, with a warning.
+ *
+ * Release it with `await using`, with `Redlock.using`, or with `release()` in a `finally` block.
+ */
+export class Guard {
+  readonly #native: NativeGuard
+  readonly #call: number
+  #cause: LossCause | null = null
+  #controller: AbortController | undefined
+  #released: Promise<boolean> | undefined
+
+  /** @internal */
+  constructor(native: NativeGuard, call: number) {
+    this.#native = native
+    this.#call = call
+    // The listener must not keep the guard alive.
+    const reference = new WeakRef(this)
+    listen(call, (notice) => {
+      const guard = reference.deref()
+      if (guard !== undefined) guard.#notice(notice)
+    })
+    collected.register(this, { call, names: JSON.stringify(native.resources.join(', ')) }, this)
+  }
+
+  /**
+   * A number that is larger than that of every earlier holder. Pass it to every system that you write to, and let that
+   * system refuse smaller numbers. `null` with `fencing: false`.
+   */
+  get fencingToken(): bigint | null {
+    return this.#native.fencingToken ?? null
+  }
+
+  /** The names of the locked resources. */
+  get resources(): string[] {
+    return this.#native.resources
+  }
+
+  /** The number of the permit, from 0; `null` if the lock is no permit of a semaphore. */
+  get slot(): number | null {
+    return this.#native.slot ?? null
+  }
+
+  /** How long the lock is valid without a further renewal, in milliseconds; 0 after its end. */
+  get remaining(): number {
+    return this.#native.remaining
+  }
+
+  /** Why the lock ended; `null` while it is held. */
+  get lost(): LossCause | null {
+    if (this.#cause !== null) return this.#cause
+    return this.isValid() ? null : 'expired'
+  }
+
+  /**
+   * Aborts with a `LockLostError` when the lock is lost. A release does not abort it. The signal keeps the guard from
+   * being garbage-collected.
+   */
+  get signal(): AbortSignal {
+    if (this.#controller === undefined) {
+      this.#controller = new AbortController()
+      Object.defineProperty(this.#controller.signal, GUARD, { value: this, enumerable: false })
+      if (this.#cause !== null && this.#cause !== 'released') this.#controller.abort(lossError(this.#cause))
+    }
+    return this.#controller.signal
+  }
+
+  /** Whether the lock is held now. Check it right before each step that needs the lock. */
+  isValid(): boolean {
+    return this.#native.isValid()
+  }
+
+  /** Throws a `LockLostError` if the lock is not held now. */
+  check(): void {
+    const cause = this.lost
+    if (cause !== null) throw lossError(cause)
+  }
+
+  /**
+   * Extends the lock once, to `ttl` milliseconds from now; never shortens it. The background renewal continues.
+   *
+   * Rejects with `LockLostError` if the lock has ended, with `ExtendError` if too few masters answered (the lock is then
+   * still held), and with `InvalidSettingsError` if the `ttl` is above `maxTtl`.
+   */
+  async extend(ttl: number): Promise<void> {
+    checkTime('ttl', ttl)
+    await ask((bridge) => this.#native.extend(bridge, ttl), () => undefined)
+  }
+
+  /**
+   * Releases the lock, and waits until a majority of the masters has released it. Resolves to whether the lock was valid
+   * until then. Never rejects: if masters cannot be reached, the lock is released when they can be, or expires. The
+   * release also completes if nobody awaits it. A second call has the result of the first one.
+   */
+  release(): Promise<boolean> {
+    this.#released ??= this.#release()
+    return this.#released
+  }
+
+  #release(): Promise<boolean> {
+    stopListening(this.#call)
+    collected.unregister(this)
+    const wasLost = this.lost
+    this.#cause = wasLost ?? 'released'
+    const start = () => this.#native.release(bridge)
+    return ask(start, Boolean).catch(() => wasLost === null)
+  }
+
+  /** Releases the lock at the end of an `await using` block. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.release()
+  }
+
+  #notice({ lost }: Notice): void {
+    if (lost === undefined || this.#cause !== null) return
+    this.#cause = lost
+    const { resources, fencingToken } = this
+    if (lostChannel.hasSubscribers) lostChannel.publish({ resources, fencingToken, cause: lost })
+    this.#controller?.abort(lossError(lost))
+  }
+}
