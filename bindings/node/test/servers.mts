@@ -19,7 +19,7 @@ function program(): string {
   throw new Error('redis-server or valkey-server must be installed for these tests')
 }
 
-function freePort(): Promise<number> {
+export function freePort(): Promise<number> {
   return new Promise((resolve, reject) => {
     const server = createServer()
     server.on('error', reject)
