@@ -44,7 +44,7 @@ function make(tag, attributes = {}, ...children) {
 /** Sets a text only if it has changed, so that a selection survives. @param {Element} node @param {string} text */
 const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
 /** Shows control characters, and characters that change the direction of text, as escapes. @param {string} text */
-const plain = (text) => text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
+const plain = (text) => text.replace(/[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]/g,
   (c) => `\\u{${c.charCodeAt(0).toString(16)}}`);
 /** Foreign text, isolated from the direction of the text around it. @param {string} text */
 const foreign = (text) => make("bdi", {}, plain(text));
@@ -64,10 +64,10 @@ const clock = (ms) => new Date(ms).toLocaleTimeString([], { hour12: false });
 /** @param {number} ms */
 const moment = (ms) => Math.abs(now() - ms) < 20 * 3600e3 ? clock(ms)
   : new Date(ms).toLocaleString([], { hour12: false, month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
-/** The name of a lock from its id: `l:NAME`, or `p3:NAME` for permit 3. @param {string} id */
+/** The name of a lock from its id: `l:NAME`, or `p3:NAME` for permit 3; with a `b` before the colon if NAME is escaped. @param {string} id */
 function title(id) {
   const colon = id.indexOf(":");
-  return id[0] === "p" ? `${id.slice(colon + 1)}, permit ${id.slice(1, colon)}` : id.slice(colon + 1);
+  return id[0] === "p" ? `${id.slice(colon + 1)}, permit ${parseInt(id.slice(1), 10)}` : id.slice(colon + 1);
 }
 /** @param {Holder} holder */
 const person = (holder) => `${holder.host} pid ${holder.pid}`;
@@ -534,7 +534,7 @@ function drawTimeline() {
   drawGrid(pen, x, from, to, height, tone);
   const label = (/** @type {string} */ text, /** @type {number} */ y) => {
     pen.fillStyle = tone("ink");
-    let shownText = text;
+    let shownText = text.slice(0, 80);
     while (shownText.length > 4 && pen.measureText(shownText).width > gutter - 20) shownText = `${shownText.slice(0, -3)}…`;
     pen.fillText(shownText, 10, y);
   };
@@ -710,12 +710,14 @@ chart.addEventListener("pointermove", (event) => {
 chart.addEventListener("pointerleave", () => { at("tip").hidden = true; });
 
 const THEMES = ["system", "light", "dark"];
-let theme = localStorage.getItem("theme") ?? "system";
+/** The storage of the browser can be turned off. @param {() => string|null|void} use */
+const stored = (use) => { try { return use() ?? null; } catch { return null; } };
+let theme = stored(() => localStorage.getItem("theme")) ?? "system";
 function showTheme() {
   if (theme === "system") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = theme;
   put(at("theme"), `Theme: ${theme}`);
   drawTimeline();
 }
-at("theme").addEventListener("click", () => { theme = THEMES[(THEMES.indexOf(theme) + 1) % 3]; localStorage.setItem("theme", theme); showTheme(); });
+at("theme").addEventListener("click", () => { theme = THEMES[(THEMES.indexOf(theme) + 1) % 3]; stored(() => localStorage.setItem("theme", theme)); showTheme(); });
 showTheme();
 connect();

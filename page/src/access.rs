@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use hyper::header::{AUTHORIZATION, HOST, HeaderMap};
+use hyper::header::{AUTHORIZATION, HOST, HeaderMap, ORIGIN};
 use hyper::{Method, StatusCode};
 use subtle::ConstantTimeEq;
 
@@ -91,8 +91,16 @@ impl Access {
         let site = headers
             .get("sec-fetch-site")
             .map(hyper::http::HeaderValue::as_bytes);
-        let is_page = path == "/";
-        if !is_page && matches!(site, Some(b"cross-site" | b"same-site")) {
+        // Browsers send no `Sec-Fetch-Site` to an address without TLS, unless it is that of their own machine.
+        let is_own = |origin: &hyper::http::HeaderValue| {
+            let origin = origin.to_str().ok().and_then(|text| text.split_once("://"));
+            origin.zip(host).is_some_and(|((_, name), host)| {
+                without_port(name).eq_ignore_ascii_case(without_port(host))
+            })
+        };
+        let is_foreign = matches!(site, Some(b"cross-site" | b"same-site"))
+            || !headers.get_all(ORIGIN).iter().all(is_own);
+        if path != "/" && is_foreign {
             return Err(Refusal::Origin);
         }
         match &self.password {
@@ -239,6 +247,20 @@ mod tests {
             Err(Refusal::Origin)
         );
         assert_eq!(access.check(&Method::GET, "/", &headers), Ok(()));
+        for (host, origin, expected) in [
+            ("10.0.0.7:7272", "http://10.0.0.7:7272", Ok(())),
+            ("locks.example", "https://Locks.Example:8443", Ok(())),
+            ("10.0.0.7:7272", "http://evil.example", Err(Refusal::Origin)),
+            (
+                "10.0.0.7:7272",
+                "http://10.0.0.8:7272",
+                Err(Refusal::Origin),
+            ),
+            ("10.0.0.7:7272", "null", Err(Refusal::Origin)),
+        ] {
+            let pairs = [("host", host), ("origin", origin)];
+            assert_eq!(check(&access, &pairs), expected, "{origin}");
+        }
     }
 
     #[test]

@@ -82,6 +82,9 @@ pub(crate) struct Event {
     pub(crate) master: Option<Arc<str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) host: Option<Arc<str>>,
+    /// Identifies the hold ([`HoldReading::key`](crate::lock::HoldReading::key)). Only the history file has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) hold: Option<u64>,
     /// The holder or the waiter as text: host, pid and program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) holder: Option<Arc<str>>,
@@ -130,6 +133,7 @@ impl Event {
             lock: None,
             master: None,
             host: None,
+            hold: None,
             holder: None,
             token: None,
             from_ms: None,

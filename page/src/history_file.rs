@@ -5,8 +5,10 @@
 //! - If the file cannot be written, for example because the disk is full, the page goes on with the history in memory,
 //!   and tries again with the next event.
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,12 +17,19 @@ use std::thread::JoinHandle;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::event::Event;
+use crate::ring::MAX_EVENTS;
 
 /// How many lines may wait for the disk. If there are more, the next ones are lost, and the page says so.
 const MAX_QUEUED: usize = 8_192;
 
 /// The longest line that is read back. A longer line was not written by the page.
-const MAX_LINE: u64 = 16 * 1024;
+const MAX_LINE: u64 = 64 * 1024;
+
+/// The largest number of an event that is read back: numbers up to it are exact in every reader of JSON.
+const MAX_SEQ: u64 = 1 << 53;
+
+/// The rights on a new file: names of locks and hosts are not for all users of the machine.
+const MODE: u32 = 0o600;
 
 /// Why the history file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +42,9 @@ pub enum HistoryError {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// The path leads to something else than a file.
+    #[error("the history file {0} is no file: a folder, a device or a pipe cannot have a history")]
+    NotAFile(PathBuf),
     /// Another page writes to the file.
     #[error("another page writes the history file {0}: give each page a file of its own")]
     InUse(PathBuf),
@@ -51,24 +63,34 @@ impl HistoryFile {
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened, or if another page uses it.
+    /// If the file cannot be opened, or is no file, or if another page uses it.
     pub(crate) fn open(path: &Path, max_bytes: u64) -> Result<(Self, Vec<Event>), HistoryError> {
         let open_error = |source| HistoryError::Open {
             path: path.to_owned(),
             source,
         };
         let lock_path = with_suffix(path, ".lock");
+        let old_path = with_suffix(path, ".1");
+        for path in [path, &*lock_path, &*old_path] {
+            // Opening or reading a pipe could wait for ever.
+            if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+                return Err(HistoryError::NotAFile(path.to_owned()));
+            }
+        }
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(MODE)
             .open(lock_path)
             .map_err(open_error)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| HistoryError::InUse(path.to_owned()))?;
-        let mut events = read_events(&with_suffix(path, ".1")).unwrap_or_default();
+        let mut events = VecDeque::new();
+        // Usually, there is no older file.
+        let _ = read_events(&old_path, &mut events);
         let writer = Writer::open(path, max_bytes).map_err(open_error)?;
-        events.extend(read_events(path).map_err(open_error)?);
+        read_events(path, &mut events).map_err(open_error)?;
         let error = Arc::new(Mutex::new(None));
         let (lines, received) = sync_channel(MAX_QUEUED);
         let shared_error = error.clone();
@@ -82,7 +104,7 @@ impl HistoryFile {
             error,
             _lock: lock,
         };
-        Ok((file, events))
+        Ok((file, events.into()))
     }
 
     /// Queues a line for the file. Never waits.
@@ -138,6 +160,7 @@ impl Writer {
             .create(true)
             .read(true)
             .append(true)
+            .mode(MODE)
             .open(path)?;
         let bytes = file.metadata()?.len();
         let mut last = [b'\n'];
@@ -182,17 +205,21 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// The events in a file. Lines that are torn, too long or not events are left out.
-fn read_events(path: &Path) -> io::Result<Vec<Event>> {
+/// Adds the events in a file, and keeps only the newest. Lines that are torn, too long or not events are left out.
+fn read_events(path: &Path, events: &mut VecDeque<Event>) -> io::Result<()> {
     let mut reader = BufReader::new(File::open(path)?);
-    let (mut events, mut line) = (Vec::new(), Vec::new());
+    let mut line = Vec::new();
     loop {
         line.clear();
         let length = (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line)?;
         if length == 0 {
-            return Ok(events);
+            return Ok(());
         }
-        events.extend(serde_json::from_slice::<Event>(&line).ok());
+        let event = serde_json::from_slice::<Event>(&line).ok();
+        events.extend(event.filter(|event| event.seq <= MAX_SEQ));
+        if events.len() > MAX_EVENTS {
+            events.pop_front();
+        }
     }
 }
 
@@ -233,6 +260,65 @@ mod tests {
         file.write(&event(4));
         drop(file);
         assert_eq!(times(&open(&path, 1 << 20).1), [1, 2, 4]);
+    }
+
+    #[test]
+    fn pipe_folder_or_device_is_refused_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history");
+        for other in [
+            path.clone(),
+            with_suffix(&path, ".lock"),
+            with_suffix(&path, ".1"),
+        ] {
+            let pipe = rustix::fs::CWD;
+            let mode = rustix::fs::Mode::from(0o600);
+            let made = rustix::fs::mknodat(pipe, &other, rustix::fs::FileType::Fifo, mode, 0);
+            made.expect("a pipe");
+            let refused = HistoryFile::open(&path, 1_000).err();
+            let refused = refused.map(|error| error.to_string()).unwrap_or_default();
+            assert!(refused.contains("is no file"), "{refused}");
+            std::fs::remove_file(&other).expect("removed");
+        }
+        for other in [folder.path(), Path::new("/dev/null")] {
+            let refused = HistoryFile::open(other, 1_000);
+            assert!(matches!(refused, Err(HistoryError::NotAFile(_))));
+        }
+    }
+
+    #[test]
+    fn new_file_is_for_its_owner_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history");
+        drop(open(&path, 1_000));
+        let mode = std::fs::metadata(&path)
+            .expect("the file")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn only_the_newest_events_of_a_large_file_are_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("history");
+        let line = |number: u64| {
+            let event = Event {
+                seq: number,
+                ..event(number)
+            };
+            serde_json::to_string(&event).expect("JSON") + "\n"
+        };
+        let numbers = 0..MAX_EVENTS as u64 + 7;
+        let text: String = numbers.chain([u64::MAX]).map(line).collect();
+        std::fs::write(&path, text).expect("written");
+        let (_, events) = open(&path, 1 << 30);
+        assert_eq!(events.len(), MAX_EVENTS);
+        assert_eq!(
+            (events[0].seq, events[MAX_EVENTS - 1].seq),
+            (7, MAX_EVENTS as u64 + 6)
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, broadcast};
 use crate::lock::unix_ms;
 use crate::page_state::PageState;
 use crate::state_json::Query;
+use crate::unsent::{Reserved, Unsent};
 
 /// The largest number of viewers at a time.
 pub(crate) const MAX_VIEWERS: usize = 64;
@@ -21,6 +22,7 @@ pub(crate) struct Hub {
     page_state: Mutex<PageState>,
     messages: broadcast::Sender<Bytes>,
     viewers: AtomicUsize,
+    pub(crate) unsent: Unsent,
     /// Wakes the survey when the first viewer comes.
     pub(crate) arrived: Notify,
 }
@@ -28,6 +30,8 @@ pub(crate) struct Hub {
 /// One viewer. It is counted until it is dropped.
 pub(crate) struct Viewer {
     pub(crate) first: Option<Bytes>,
+    /// The share of the first message in the limit of unsent bytes; `None` if there is no room for it.
+    pub(crate) reserved: Option<Reserved>,
     pub(crate) messages: broadcast::Receiver<Bytes>,
     hub: Arc<Hub>,
 }
@@ -49,6 +53,7 @@ impl Hub {
             page_state: Mutex::new(page_state),
             messages: broadcast::channel(MAX_BEHIND).0,
             viewers: AtomicUsize::new(0),
+            unsent: Unsent::default(),
             arrived: Notify::new(),
         }
     }
@@ -82,8 +87,10 @@ impl Hub {
         let state = page_state.full_state_json(&Query::all(), now_ms(), before + 1);
         drop(page_state);
         self.arrived.notify_one();
+        let first = message("state", &state);
         Some(Viewer {
-            first: Some(message("state", &state)),
+            reserved: self.unsent.reserve(first.len()),
+            first: Some(first),
             messages,
             hub: self.clone(),
         })

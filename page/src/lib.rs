@@ -32,6 +32,7 @@ mod server;
 mod state_json;
 mod survey;
 mod text;
+mod unsent;
 mod value;
 mod verdict;
 

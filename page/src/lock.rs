@@ -1,7 +1,6 @@
 //! One answer of the masters about one lock, in the form in which the page shows it.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -52,7 +51,7 @@ pub(crate) struct Client {
 /// One hold of a lock. A lock that readers or an owner share has several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HoldReading {
-    /// Identifies the hold: a hash of the value that it has on the masters.
+    /// Identifies the hold: a hash of the value that it has on the masters. It is the same in every run of the page.
     pub(crate) key: u64,
     pub(crate) client: Option<Client>,
     /// The time until the hold ends if nobody renews it; `None` if it does not expire.
@@ -89,12 +88,15 @@ pub(crate) struct Reading {
     pub(crate) answers: Vec<MasterReading>,
 }
 
-/// Identifies a lock in the JSON of the page: `l:NAME`, or `p3:NAME` for the permit in slot 3 of a semaphore.
+/// Identifies a lock in the JSON of the page: `l:NAME`, or `p3:NAME` for the permit in slot 3 of a semaphore. If the
+/// name is not UTF-8, the id is `lb:ESCAPED` or `p3b:ESCAPED`, because another name can consist of these escapes.
 pub(crate) fn lock_id(name: &LockName) -> String {
     let text = json_name(&name.resource);
+    let is_text = std::str::from_utf8(&name.resource).is_ok();
+    let form = if is_text { "" } else { "b" };
     match name.slot {
-        Some(slot) => format!("p{slot}:{text}"),
-        None => format!("l:{text}"),
+        Some(slot) => format!("p{slot}{form}:{text}"),
+        None => format!("l{form}:{text}"),
     }
 }
 
@@ -279,10 +281,13 @@ impl Client {
     }
 }
 
+/// A hash that is the same in all versions of the page (FNV-1a). It has 53 bits, so that every reader of JSON can read it.
 fn hash(value: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
+    let begin = 0xcbf2_9ce4_8422_2325;
+    let hash = value.iter().fold(begin, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash >> 11
 }
 
 pub(crate) fn millis(time: Duration) -> u64 {
@@ -324,5 +329,19 @@ mod tests {
         };
         assert_eq!(lock_id(&name(None)), "l:api");
         assert_eq!(lock_id(&name(Some(3))), "p3:api");
+    }
+
+    #[test]
+    fn name_that_is_not_text_has_another_id_than_the_text_of_its_escapes() {
+        let id = |resource: &[u8], slot| {
+            lock_id(&LockName {
+                resource: resource.to_vec(),
+                slot,
+            })
+        };
+        assert_eq!(id(br"\xff", None), r"l:\xff");
+        assert_eq!(id(b"\xff", None), r"lb:\xff");
+        assert_eq!(id(b"\xff", Some(3)), r"p3b:\xff");
+        assert_ne!(id(br"\\xff\xff", None), id(b"\\xff\xff", None));
     }
 }

@@ -228,10 +228,7 @@ impl PageState {
             for hold in holds {
                 self.add_event(Event {
                     lock: Some(lock.clone()),
-                    holder: hold.holder,
-                    token: hold.token,
-                    from_ms: Some(hold.from_ms),
-                    ..Event::new(EventKind::Ended, now_ms)
+                    ..hold.ended(now_ms)
                 });
             }
         }
@@ -321,15 +318,17 @@ impl PageState {
     }
 
     pub(crate) fn apply_values(&mut self, seen: &[SeenValue], now_ms: u64) {
-        let mut before = std::mem::take(&mut self.values);
+        let before = std::mem::take(&mut self.values).into_iter();
+        let mut before: HashMap<Vec<u8>, ValueRecord> = before
+            .map(|record| (record.bytes.clone(), record))
+            .collect();
         let mut events = Vec::new();
         for value in seen {
-            let name = crate::text::json_name(&value.name);
-            if let Some(index) = before.iter().position(|record| *record.name == *name) {
-                let mut record = before.swap_remove(index);
+            if let Some(mut record) = before.remove(&value.name) {
                 events.extend(record.update(value, now_ms));
                 self.values.push(record);
             } else {
+                let name = crate::text::json_name(&value.name);
                 let starts = self.period_starts(&name);
                 self.values.push(ValueRecord::new(value, &starts));
             }

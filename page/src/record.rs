@@ -51,6 +51,8 @@ pub(crate) struct SeenWait {
 /// A hold that an earlier run of the page has seen begin, from the history file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OpenHold {
+    /// Identifies the hold; `None` in a line that an older version of the page has written.
+    pub(crate) hold: Option<u64>,
     pub(crate) from_ms: u64,
     pub(crate) holder: Option<Arc<str>>,
     pub(crate) token: Option<u64>,
@@ -146,17 +148,14 @@ impl Record {
             reading
                 .holds
                 .iter()
-                .any(|hold| open.fits(hold.client.as_ref(), reading.token))
+                .any(|hold| open.fits(hold, reading.token))
         };
         let (_, ended): (Vec<_>, Vec<_>) = self.open.iter().cloned().partition(is_open);
         self.open.retain(is_open);
         for open in ended {
             events.push(Event {
                 lock: Some(self.id.clone()),
-                holder: open.holder,
-                token: open.token,
-                from_ms: Some(open.from_ms),
-                ..Event::new(EventKind::Ended, now_ms)
+                ..open.ended(now_ms)
             });
         }
     }
@@ -197,10 +196,7 @@ impl Record {
         now_ms: u64,
         events: &mut Vec<Event>,
     ) {
-        let open = self
-            .open
-            .iter()
-            .position(|open| open.fits(read.client.as_ref(), token));
+        let open = self.open.iter().position(|open| open.fits(read, token));
         let open = open.map(|index| self.open.remove(index));
         let by_note = read.client.as_ref().map(|client| client.since_ms);
         let from_ms = match &open {
@@ -229,6 +225,7 @@ impl Record {
         Event {
             lock: Some(self.id.clone()),
             host: hold.client.as_ref().map(|client| client.host.clone()),
+            hold: Some(hold.key),
             holder: hold.client.as_ref().map(|client| client.text().into()),
             token: hold.token,
             from_ms: Some(hold.from_ms),
@@ -303,13 +300,29 @@ impl Record {
 }
 
 impl OpenHold {
-    /// Whether the hold of this client with this fencing token continues this hold. A holder writes its note shortly
-    /// after it took the lock, so the history can lack the note. The fencing token then identifies the hold.
-    fn fits(&self, client: Option<&Client>, token: Option<u64>) -> bool {
-        let holder = client.map(Client::text);
+    /// Whether the masters show this hold. `token` is the fencing token that they show.
+    ///
+    /// Lines of older versions do not identify the hold. Then its holder and the token must be the same. A holder writes
+    /// its note shortly after it took the lock, so the history can lack the note. The token then decides alone.
+    fn fits(&self, read: &HoldReading, token: Option<u64>) -> bool {
+        if let Some(hold) = self.hold {
+            return hold == read.key;
+        }
+        let holder = read.client.as_ref().map(Client::text);
         let is_same_holder = self.holder.as_deref() == holder.as_deref();
         let lacks_note = self.holder.is_none() && token.is_some();
         self.token == token && (is_same_holder || lacks_note)
+    }
+
+    /// The event that this hold has ended while no page looked. Its lock is not set.
+    pub(crate) fn ended(self, now_ms: u64) -> Event {
+        Event {
+            hold: self.hold,
+            holder: self.holder,
+            token: self.token,
+            from_ms: Some(self.from_ms),
+            ..Event::new(EventKind::Ended, now_ms)
+        }
     }
 }
 
@@ -484,6 +497,7 @@ mod tests {
             slot: None,
         };
         let open = |holder: &str| OpenHold {
+            hold: None,
             from_ms: 5,
             holder: Some(holder.into()),
             token: Some(1),
@@ -499,15 +513,36 @@ mod tests {
     #[test]
     fn hold_from_the_history_file_continues_if_its_note_came_after_its_first_event() {
         let open = OpenHold {
+            hold: None,
             from_ms: 5,
             holder: None,
             token: Some(1),
         };
-        assert!(!open.fits(hold(1, 9_000).client.as_ref(), Some(2)));
+        assert!(!open.fits(&hold(1, 9_000), Some(2)));
         let mut record = Record::new(record().name, 0, vec![open]);
         let events = record.update(reading(State::Held, vec![hold(1, 9_000)], &[]), 1_000);
         assert_eq!(kinds(&events), []);
         assert_eq!(record.holds[0].from_ms, 5);
+    }
+
+    #[test]
+    fn hold_of_a_reader_continues_although_the_token_of_the_lock_has_risen() {
+        let open = |hold| OpenHold {
+            hold: Some(hold),
+            from_ms: hold,
+            holder: Some("app-1 pid 7 (job)".into()),
+            token: Some(hold),
+        };
+        let mut record = Record::new(record().name, 0, vec![open(5), open(6), open(7)]);
+        let reading = Reading {
+            token: Some(9),
+            ..reading(State::Held, vec![hold(5, 9_000), hold(6, 9_000)], &[])
+        };
+        let events = record.update(reading, 1_000);
+        assert_eq!(kinds(&events), [EventKind::Ended]);
+        assert_eq!((events[0].hold, events[0].from_ms), (Some(7), Some(7)));
+        let starts: Vec<u64> = record.holds.iter().map(|hold| hold.from_ms).collect();
+        assert_eq!(starts, [5, 6]);
     }
 
     #[test]

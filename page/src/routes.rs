@@ -71,7 +71,7 @@ pub(crate) fn answer<B>(
         return refused(refusal, progress);
     }
     let query = request.uri().query().unwrap_or_default();
-    let answer = |kind, text: String| response(StatusCode::OK, kind, text, progress);
+    let answer = |kind, text: String| large(hub, kind, text, progress);
     if let Some((_, kind, text)) = FILES.iter().find(|(file, ..)| *file == path) {
         let mut file = response(StatusCode::OK, kind, *text, progress);
         file.headers_mut()
@@ -112,6 +112,28 @@ fn response(
     with_headers(status, kind, PageBody::text(text, progress.clone()))
 }
 
+/// An answer that can be large. If too many bytes wait for other clients, the client must try again.
+fn large(hub: &Hub, kind: &'static str, text: String, progress: &Progress) -> Response<PageBody> {
+    match hub.unsent.reserve(text.len()) {
+        Some(reserved) => {
+            let body = PageBody::text(text, progress.clone()).with_reserved(reserved);
+            with_headers(StatusCode::OK, kind, body)
+        }
+        None => busy(
+            "too many answers wait for slow clients: try again\n".to_owned(),
+            progress,
+        ),
+    }
+}
+
+/// The answer to a request that has no room now.
+fn busy(text: String, progress: &Progress) -> Response<PageBody> {
+    let mut busy = response(StatusCode::SERVICE_UNAVAILABLE, TEXT, text, progress);
+    busy.headers_mut()
+        .insert(RETRY_AFTER, HeaderValue::from_static("5"));
+    busy
+}
+
 fn with_headers(status: StatusCode, kind: &'static str, body: PageBody) -> Response<PageBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
@@ -145,18 +167,24 @@ fn refused(refusal: Refusal, progress: &Progress) -> Response<PageBody> {
 }
 
 fn events(hub: &Arc<Hub>, progress: &Progress) -> Response<PageBody> {
-    if let Some(viewer) = hub.join() {
-        let body = PageBody::messages(viewer, progress.clone());
-        with_headers(StatusCode::OK, "text/event-stream", body)
-    } else {
+    let Some(viewer) = hub.join() else {
         let text = format!(
             "{MAX_VIEWERS} browsers watch already: close one of them, or read /api/state\n"
         );
-        let mut full = response(StatusCode::SERVICE_UNAVAILABLE, TEXT, text, progress);
-        full.headers_mut()
-            .insert(RETRY_AFTER, HeaderValue::from_static("5"));
-        full
+        return busy(text, progress);
+    };
+    if viewer.reserved.is_none() {
+        let text = "too many answers wait for slow clients: try again\n";
+        return busy(text.to_owned(), progress);
     }
+    let body = PageBody::messages(viewer, progress.clone());
+    let mut events = with_headers(StatusCode::OK, "text/event-stream", body);
+    // nginx must not collect messages.
+    events.headers_mut().insert(
+        HeaderName::from_static("x-accel-buffering"),
+        HeaderValue::from_static("no"),
+    );
+    events
 }
 
 fn health(hub: &Arc<Hub>, progress: &Progress) -> Response<PageBody> {

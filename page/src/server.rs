@@ -190,6 +190,9 @@ mod tests {
         }
         assert_eq!(hub.viewers(), 1);
         assert!(!reader.is_finished(), "the other viewer must stay");
+        // The page may have no news for longer than the limit.
+        tokio::time::sleep(3 * limit).await;
+        assert_eq!(hub.viewers(), 1);
         served.abort();
     }
 }

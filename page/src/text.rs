@@ -30,7 +30,8 @@ pub(crate) fn json_name(name: &[u8]) -> String {
 /// characters that change the direction of the text.
 fn is_hidden(c: char) -> bool {
     c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
 /// Quotes a name as the last word of a command that users copy. A name with bytes or characters that are not visible
@@ -98,6 +99,7 @@ mod tests {
         );
         assert_eq!(shell_word(b"$(reboot)"), "'$(reboot)'");
         assert_eq!(shell_word("a\u{202e}b".as_bytes()), r"$'a\xe2\x80\xaeb'");
+        assert_eq!(shell_word("a\u{61c}b".as_bytes()), r"$'a\xd8\x9cb'");
         assert_eq!(shell_word(b"a\n\xff"), r"$'a\x0a\xff'");
         assert_eq!(shell_word(b""), "''");
     }

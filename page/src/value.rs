@@ -19,6 +19,8 @@ const MAX_GRACE_MS: u64 = 30 * 60_000;
 /// A quota or a job.
 #[derive(Clone, Debug)]
 pub(crate) struct ValueRecord {
+    /// The name as the masters have it.
+    pub(crate) bytes: Vec<u8>,
     pub(crate) name: Arc<str>,
     word: String,
     content: SeenContent,
@@ -44,6 +46,7 @@ impl ValueRecord {
     /// A value that was just found. `starts` has the starts of the periods that the history knows, oldest first.
     pub(crate) fn new(seen: &SeenValue, starts: &[u64]) -> Self {
         let mut record = Self {
+            bytes: seen.name.clone(),
             name: json_name(&seen.name).into(),
             word: shell_word(&seen.name),
             content: seen.content.clone(),

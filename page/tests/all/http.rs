@@ -392,6 +392,59 @@ fn history_survives_a_restart_of_the_page() {
 }
 
 #[test]
+fn readers_continue_after_a_restart_of_the_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let masters = Masters::new();
+    let with_file = || PageOptions {
+        history: Some(folder.path().join("history")),
+        ..options()
+    };
+    let page = ServedPage::start(&masters, with_file());
+    block_on(async {
+        let redlock = masters.redlock();
+        let read = async || redlock.lock("shared").shared().acquire().await;
+        let _first = read().await.expect("free");
+        let _second = read().await.expect("free");
+        let restarted = tokio::task::spawn_blocking(move || {
+            until("two readers", || {
+                let holds = page.json("/api/history")["holds"].clone();
+                (holds.as_array().map(Vec::len) == Some(2)).then_some(())
+            });
+            page.json("/api/state")["locks"][0]["since_ms"].clone()
+        });
+        let since = restarted.await.expect("no panic");
+        let _third = read().await.expect("free");
+        let page = ServedPage::start(&masters, with_file());
+        let check = tokio::task::spawn_blocking(move || {
+            until("three readers", || {
+                let state = page.json("/api/state");
+                let lock = &state["locks"][0];
+                (lock["holders"].as_array().map(Vec::len) == Some(3)).then_some(())
+            });
+            assert_eq!(page.json("/api/state")["locks"][0]["since_ms"], since);
+            let past = page.json("/api/history");
+            let events = past["events"].as_array().expect("events");
+            assert!(
+                events.iter().all(|event| event["kind"] != "ended"),
+                "{past}"
+            );
+            assert_eq!(past["holds"].as_array().map(Vec::len), Some(3), "{past}");
+        });
+        check.await.expect("the checks");
+    });
+}
+
+#[test]
+fn origin_of_another_site_gets_no_data() {
+    let page = ServedPage::start(&Masters::new(), options());
+    let with = |origin: &str| page.get("/api/state", &format!("Origin: {origin}\r\n"));
+    assert_eq!(status(&with("http://evil.example")), "403");
+    assert_eq!(status(&with("http://localhost:1")), "200");
+    let events = page.get("/api/events", "Origin: http://evil.example\r\n");
+    assert_eq!(status(&events), "403", "{events}");
+}
+
+#[test]
 fn port_in_use_is_a_clear_error() {
     let masters = Masters::new();
     let page = ServedPage::start(&masters, options());
