@@ -1,6 +1,9 @@
 //! `quorate page`: serves a live page of all locks for browsers, until a signal ends it.
 
+use std::fs::File;
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +20,9 @@ use crate::finding::{Rules, Severity};
 use crate::findings::judge;
 use crate::output;
 use crate::process::interruptible;
+
+/// How much of the file with the password is read, in bytes.
+const MAX_PASSWORD_FILE: u64 = 64 * 1024;
 
 /// The text below the options of `quorate page --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -154,13 +160,27 @@ impl PageArgs {
 
 fn read_password(path: &PathBuf) -> Result<Password, Failure> {
     let shown = quorate::redact::value(&path.to_string_lossy()).into_owned();
-    let content = std::fs::read(path)
-        .map_err(|error| Failure::usage(format!("cannot read --password-file {shown}: {error}")))?;
+    let content = password_content(path)
+        .map_err(|why| Failure::usage(format!("cannot read --password-file {shown}: {why}")))?;
     Password::from_file_content(&content).ok_or_else(|| {
         Failure::usage(format!(
             "--password-file {shown}: its first line, the password, is empty"
         ))
     })
+}
+
+/// The beginning of the file with the password. Fails if other users have rights on the file.
+fn password_content(path: &PathBuf) -> Result<Vec<u8>, String> {
+    let text = |error: std::io::Error| error.to_string();
+    let file = File::open(path).map_err(text)?;
+    let mode = file.metadata().map_err(text)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        return Err("other users have rights on the file: run chmod 600 on it".to_owned());
+    }
+    let mut content = Vec::new();
+    let mut beginning = file.take(MAX_PASSWORD_FILE);
+    beginning.read_to_end(&mut content).map_err(text)?;
+    Ok(content)
 }
 
 /// Parses an address to listen on: a port, or an IP address with a port.

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
@@ -112,6 +113,10 @@ fn page_that_other_machines_can_reach_needs_a_password() {
     let folder = tempfile::tempdir().expect("a directory");
     let file = folder.path().join("password");
     let path = file.to_str().expect("text");
+    let set_mode = |mode| {
+        let rights = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&file, rights).expect("changed");
+    };
     let run_with = |options: &[&str]| {
         let mut command = quorate_on(&masters);
         command.arg("page").args(["--listen", "0.0.0.0:0"]);
@@ -137,12 +142,19 @@ fn page_that_other_machines_can_reach_needs_a_password() {
     ] {
         if let Some(content) = content {
             std::fs::write(&file, content).expect("written");
+            set_mode(0o600);
         }
         let run = run_with(options);
         assert_eq!(run.code, Some(64), "{options:?}: {run:?}");
         assert!(run.stderr.contains(text), "{options:?}: {run:?}");
         assert!(!run.stderr.contains("hidden"), "{run:?}");
     }
+    set_mode(0o640);
+    let run = run_with(&["--password-file", path]);
+    assert_eq!(run.code, Some(64), "{run:?}");
+    assert!(run.stderr.contains("run chmod 600"), "{run:?}");
+    assert!(!run.stderr.contains("hidden"), "{run:?}");
+    set_mode(0o600);
     let mut command = quorate_on(&masters);
     command.args(["page", "--listen", "0.0.0.0:0", "--password-file", path]);
     let mut page = start_page(command.args(["--host", "locks.example"]));
