@@ -34,8 +34,8 @@ The page asks the masters about every second while a browser watches, or all the
 shorter.
 
 Only this machine can connect, unless --listen names another address. Then --password-file is needed: a file whose first
-line is the password. The browser asks for it; any user name fits. The connection is not encrypted, so use a reverse
-proxy with TLS, and name the host of the proxy with --host.
+line is the password, and on which no other user has rights. The browser asks for the password; any user name fits. The
+connection is not encrypted, so use a reverse proxy with TLS, and name the host of the proxy with --host.
 
 With --history FILE, the page writes one JSON object per event to FILE, and reads FILE at its next start. At
 --history-size, FILE is renamed to FILE.1. Each page needs a file of its own.
