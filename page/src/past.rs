@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_of_one_holder_are_told_apart() {
+    fn holds_of_one_holder_are_distinguished() {
         let reader = |kind, at_ms, hold| Event {
             hold: Some(hold),
             holder: (kind != EventKind::Taken).then(|| "app-1 pid 7".into()),

@@ -19,7 +19,7 @@ enum State {
 #[derive(Default)]
 pub(crate) struct Login(Mutex<State>);
 
-/// Shows no token: whoever knows the token has the rights of the user.
+/// Shows no token, because a reader of the output could use it.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Login(..)")

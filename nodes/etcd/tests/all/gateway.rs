@@ -10,40 +10,42 @@ use serde_json::{Value, json};
 
 /// A request to the gateway.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct GatewayRequest {
     pub(crate) path: String,
     pub(crate) token: Option<String>,
     pub(crate) body: Value,
 }
 
 /// A status and a body.
-pub(crate) type Told = (u16, Value);
+pub(crate) type GatewayAnswer = (u16, Value);
 
 /// A gateway on a free port. It ends with the process of the test.
 pub(crate) struct Gateway {
     address: SocketAddr,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    requests: Arc<Mutex<Vec<GatewayRequest>>>,
 }
 
 impl Gateway {
     /// Starts a gateway that gives the usual answers, unless `special` has another one.
-    pub(crate) fn start(special: impl Fn(&Asked) -> Option<Told> + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(
+        special: impl Fn(&GatewayRequest) -> Option<GatewayAnswer> + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (log, special) = (asked.clone(), Arc::new(special));
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (log, special) = (requests.clone(), Arc::new(special));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (log, special) = (log.clone(), special.clone());
                 std::thread::spawn(move || {
-                    let _ = serve(stream, |asked| {
-                        log.lock().expect("no panic").push(asked.clone());
-                        special(asked).unwrap_or_else(|| usual(asked))
+                    let _ = serve(stream, |request| {
+                        log.lock().expect("no panic").push(request.clone());
+                        special(request).unwrap_or_else(|| usual(request))
                     });
                 });
             }
         });
-        Self { address, asked }
+        Self { address, requests }
     }
 
     pub(crate) fn url(&self, login: &str) -> String {
@@ -51,17 +53,20 @@ impl Gateway {
     }
 
     /// The requests to a path so far.
-    pub(crate) fn asked(&self, path: &str) -> Vec<Asked> {
-        let asked = self.asked.lock().expect("no panic");
-        asked
+    pub(crate) fn requests(&self, path: &str) -> Vec<GatewayRequest> {
+        let requests = self.requests.lock().expect("no panic");
+        requests
             .iter()
-            .filter(|asked| asked.path == path)
+            .filter(|request| request.path == path)
             .cloned()
             .collect()
     }
 }
 
-fn serve(stream: TcpStream, answer: impl Fn(&Asked) -> Told) -> std::io::Result<()> {
+fn serve(
+    stream: TcpStream,
+    answer: impl Fn(&GatewayRequest) -> GatewayAnswer,
+) -> std::io::Result<()> {
     let mut writer = stream.try_clone()?;
     let mut reader = BufReader::new(stream);
     loop {
@@ -87,7 +92,7 @@ fn serve(stream: TcpStream, answer: impl Fn(&Asked) -> Told) -> std::io::Result<
         let mut body = vec![0; length];
         reader.read_exact(&mut body)?;
         let body = serde_json::from_slice(&body).unwrap_or_default();
-        let (status, body) = answer(&Asked { path, token, body });
+        let (status, body) = answer(&GatewayRequest { path, token, body });
         let body = body
             .as_str()
             .map_or_else(|| body.to_string(), str::to_owned);
@@ -105,7 +110,7 @@ pub(crate) fn header(member: &str) -> Value {
 }
 
 /// The answer to a transaction: the identity of the cluster, and no record.
-pub(crate) fn transaction(member: &str) -> Told {
+pub(crate) fn transaction(member: &str) -> GatewayAnswer {
     let identity = STANDARD.encode("0123456789abcdef0123456789abcdef");
     let kvs = json!([{"key": STANDARD.encode("/quorate-server"), "value": identity}]);
     let responses = json!([{"response_range": {"kvs": kvs}}, {"response_range": {}}]);
@@ -115,9 +120,9 @@ pub(crate) fn transaction(member: &str) -> Told {
     )
 }
 
-fn usual(asked: &Asked) -> Told {
+fn usual(request: &GatewayRequest) -> GatewayAnswer {
     let header = header("7");
-    let answer = match asked.path.as_str() {
+    let answer = match request.path.as_str() {
         "/v3/maintenance/status" => json!({"header": header, "version": "3.6.0", "leader": "7"}),
         "/metrics" => json!("process_start_time_seconds 1.7e+09"),
         "/v3/kv/txn" => return transaction("7"),

@@ -7,7 +7,7 @@ use quorate::node::store::{Listener as _, Session as _, Store as _};
 use quorate_etcd::{Etcd, EtcdListener};
 use serde_json::{Value, json};
 
-use crate::gateway::{Asked, Gateway, header, transaction};
+use crate::gateway::{Gateway, GatewayRequest, header, transaction};
 use crate::support::*;
 
 const PROCESS: &str = "00000000000000aa";
@@ -25,7 +25,7 @@ async fn listen(gateway: &Gateway, login: &str) -> EtcdListener {
 #[tokio::test]
 async fn errors_of_etcd_3_6_lead_to_a_new_login() {
     let logins = AtomicU64::new(0);
-    let gateway = Gateway::start(move |asked| match asked.path.as_str() {
+    let gateway = Gateway::start(move |request| match request.path.as_str() {
         "/v3/auth/authenticate" => {
             let number = logins.fetch_add(1, Ordering::Relaxed);
             Some((
@@ -34,13 +34,13 @@ async fn errors_of_etcd_3_6_lead_to_a_new_login() {
             ))
         }
         // The first token has expired.
-        "/v3/kv/txn" if asked.token.as_deref() != Some("token.1") => {
+        "/v3/kv/txn" if request.token.as_deref() != Some("token.1") => {
             refused(401, 16, "etcdserver: invalid auth token")
         }
         _ => None,
     });
     connect(&Etcd::open(&gateway.url("ann:s3cret@")).unwrap()).await;
-    assert_eq!(gateway.asked("/v3/auth/authenticate").len(), 2);
+    assert_eq!(gateway.requests("/v3/auth/authenticate").len(), 2);
 }
 
 #[tokio::test]
@@ -63,13 +63,13 @@ async fn errors_of_etcd_3_6_are_classified_as_those_of_etcd_3_4() {
             "defrag",
         ),
     ] {
-        let gateway = Gateway::start(move |asked| {
+        let gateway = Gateway::start(move |request| {
             let path = if code == 3 {
                 "/v3/auth/authenticate"
             } else {
                 "/v3/kv/txn"
             };
-            (asked.path == path)
+            (request.path == path)
                 .then(|| refused(status, code, message))
                 .flatten()
         });
@@ -77,8 +77,8 @@ async fn errors_of_etcd_3_6_are_classified_as_those_of_etcd_3_4() {
         assert_eq!(fault.kind(), kind, "{fault}");
         assert!(fault.to_string().contains(part), "{fault}");
     }
-    let gateway = Gateway::start(|asked| {
-        let is_login = asked.path == "/v3/auth/authenticate";
+    let gateway = Gateway::start(|request| {
+        let is_login = request.path == "/v3/auth/authenticate";
         is_login
             .then(|| refused(400, 9, "etcdserver: authentication is not enabled"))
             .flatten()
@@ -94,23 +94,24 @@ async fn watches_that_end_at_once_are_not_opened_again_without_a_pause() {
     let fault = next.expect("the listener must fail").expect_err("a fault");
     assert!(fault.passes_by_itself(), "{fault}");
     assert!(
-        gateway.asked("/v3/watch").len() <= 4,
+        gateway.requests("/v3/watch").len() <= 4,
         "{:?}",
-        gateway.asked("/v3/watch").len()
+        gateway.requests("/v3/watch").len()
     );
 }
 
 #[tokio::test]
 async fn history_that_is_always_removed_is_not_watched_again_without_a_pause() {
     let compacted = json!({"result": {"canceled": true, "compact_revision": u64::MAX.to_string()}});
-    let gateway =
-        Gateway::start(move |asked| (asked.path == "/v3/watch").then(|| (200, compacted.clone())));
+    let gateway = Gateway::start(move |request| {
+        (request.path == "/v3/watch").then(|| (200, compacted.clone()))
+    });
     let mut listener = listen(&gateway, "").await;
     let started = Instant::now();
     while listener.next().await.is_ok() {
         assert!(started.elapsed() < PATIENCE, "the listener must fail");
     }
-    assert!(gateway.asked("/v3/watch").len() <= 4);
+    assert!(gateway.requests("/v3/watch").len() <= 4);
 }
 
 #[tokio::test]
@@ -118,23 +119,23 @@ async fn watch_that_is_refused_because_of_its_token_leads_to_a_new_login() {
     let reason = "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token";
     let line = json!({"result": {"watch_id": "-1", "created": true, "canceled": true, "cancel_reason": reason}});
     let gateway =
-        Gateway::start(move |asked| (asked.path == "/v3/watch").then(|| (200, line.clone())));
+        Gateway::start(move |request| (request.path == "/v3/watch").then(|| (200, line.clone())));
     let store = Etcd::open(&gateway.url("ann:s3cret@")).unwrap();
     for logins in 1..=2 {
         let mut listener = store.listen(PROCESS.into()).await.unwrap();
-        assert_eq!(gateway.asked("/v3/auth/authenticate").len(), logins);
+        assert_eq!(gateway.requests("/v3/auth/authenticate").len(), logins);
         let fault = tokio::time::timeout(PATIENCE, listener.next()).await;
         let fault = fault.expect("the listener must fail").expect_err("a fault");
         assert!(fault.to_string().contains("login"), "{fault}");
     }
-    assert_eq!(gateway.asked("/v3/watch").len(), 2);
+    assert_eq!(gateway.requests("/v3/watch").len(), 2);
 }
 
 #[tokio::test]
 async fn date_of_another_member_behind_the_address_is_not_used() {
-    let gateway = Gateway::start(|asked| {
-        let is_load = asked.body["success"][0].get("request_range").is_some();
-        (asked.path == "/v3/kv/txn" && is_load).then(|| {
+    let gateway = Gateway::start(|request| {
+        let is_load = request.body["success"][0].get("request_range").is_some();
+        (request.path == "/v3/kv/txn" && is_load).then(|| {
             let (status, mut answer) = transaction("8");
             answer["succeeded"] = true.into();
             answer["responses"] = json!([{"response_range": {}}]);
@@ -149,9 +150,9 @@ async fn date_of_another_member_behind_the_address_is_not_used() {
 
 #[tokio::test]
 async fn largest_revision_causes_no_panic() {
-    let gateway = Gateway::start(|asked| {
+    let gateway = Gateway::start(|request| {
         let header = json!({"cluster_id": "5", "member_id": "7", "revision": u64::MAX.to_string()});
-        (asked.path == "/v3/kv/put").then(|| (200, json!({ "header": header })))
+        (request.path == "/v3/kv/put").then(|| (200, json!({ "header": header })))
     });
     let mut listener = listen(&gateway, "").await;
     assert!(listener.next().await.is_err());
@@ -159,9 +160,10 @@ async fn largest_revision_causes_no_panic() {
 
 #[tokio::test]
 async fn two_searches_over_one_session_do_not_read_pages_again() {
-    let limit = |asked: &Asked| asked.body["success"][0]["request_range"]["limit"].clone();
-    let gateway = Gateway::start(move |asked| {
-        let range = &asked.body["success"][0]["request_range"];
+    let limit =
+        |request: &GatewayRequest| request.body["success"][0]["request_range"]["limit"].clone();
+    let gateway = Gateway::start(move |request| {
+        let range = &request.body["success"][0]["request_range"];
         let count: u64 = range.get("limit")?.as_str()?.parse().ok()?;
         let key = |number: u64| json!({"key": range["key"], "mod_revision": "2", "version": number.to_string()});
         let kvs: Vec<Value> = (0..count).map(key).collect();
@@ -171,25 +173,25 @@ async fn two_searches_over_one_session_do_not_read_pages_again() {
         Some((status, answer))
     });
     let mut session = connect(&Etcd::open(&gateway.url("")).unwrap()).await;
-    let before = gateway.asked("/v3/kv/txn").len();
+    let before = gateway.requests("/v3/kv/txn").len();
     for (from, count) in [(0, 30), (0, 7), (30, 30), (7, 7), (60, 30), (14, 7)] {
         assert_eq!(
             session.page(from, count).await.unwrap().what.len(),
             count as usize
         );
     }
-    let asked = gateway.asked("/v3/kv/txn");
-    let limits: Vec<Value> = asked[before..].iter().map(limit).collect();
+    let sent = gateway.requests("/v3/kv/txn");
+    let limits: Vec<Value> = sent[before..].iter().map(limit).collect();
     assert_eq!(limits, ["30", "7", "30", "7", "30", "7"]);
     // Pages of another session are skipped without their contents.
     session.page(25_000, 7).await.unwrap();
-    let asked = gateway.asked("/v3/kv/txn");
-    let skipped = &asked[before + 6..];
+    let sent = gateway.requests("/v3/kv/txn");
+    let skipped = &sent[before + 6..];
     assert!(
         skipped
             .iter()
             .take(3)
-            .all(|asked| asked.body["success"][0]["request_range"]["keys_only"] == true)
+            .all(|request| request.body["success"][0]["request_range"]["keys_only"] == true)
     );
     assert_eq!(
         skipped.iter().map(limit).collect::<Vec<_>>(),
