@@ -54,7 +54,10 @@ impl BlockingCall {
         let Call { client, work } = call;
         let future = match work {
             Work::Done(reply) => {
-                shared.state().reply = Some(reply);
+                *shared.state() = State {
+                    reply: Some(reply),
+                    ended: true,
+                };
                 return Self {
                     shared,
                     task: None,

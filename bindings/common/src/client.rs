@@ -62,8 +62,8 @@ impl Client {
         self.runtime.spawn(future)
     }
 
-    /// Runs `body` on the calling thread. If it drops a guard, the thread of this client sends the releases. Does not run
-    /// it if the client was closed: then no lock is held any more.
+    /// Runs `body` on the calling thread. If it drops a guard, the thread of this client sends the releases. Does not
+    /// run it if the client was closed: then no lock is held any more.
     pub fn enter<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
         self.runtime.enter(body).ok()
     }

@@ -1,5 +1,6 @@
 //! The end of the process: all locks that are still held are released.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use quorate::fork::PerProcess;
@@ -27,14 +28,22 @@ pub fn close_all_clients() -> usize {
         .drain(..)
         .filter_map(|client| client.upgrade())
         .collect();
+    let (first, others) = match clients.split_first() {
+        Some((first, others)) => (first, others),
+        None => return 0,
+    };
+    let released = AtomicUsize::new(0);
+    let close = |client: &Client| {
+        released.fetch_add(client.close(), Ordering::Relaxed);
+    };
     std::thread::scope(|scope| {
-        let closing: Vec<_> = clients
-            .iter()
-            .map(|client| scope.spawn(|| client.close()))
-            .collect();
-        let released = closing
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_default());
-        released.sum()
-    })
+        for client in others {
+            let thread = std::thread::Builder::new();
+            if thread.spawn_scoped(scope, || close(client)).is_err() {
+                close(client);
+            }
+        }
+        close(first);
+    });
+    released.into_inner()
 }

@@ -199,8 +199,8 @@ impl Guard {
         }))
     }
 
-    /// The call that records the period of [`at_least_once`](crate::once::OnceOptions::at_least_once) as done. It can be
-    /// made once.
+    /// The call that records the period of [`at_least_once`](crate::once::OnceOptions::at_least_once) as done. It can
+    /// be made once.
     ///
     /// # Errors
     ///

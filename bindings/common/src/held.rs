@@ -69,8 +69,8 @@ impl HeldLocks {
         self.slots().remove(&slot.id);
     }
 
-    /// Releases all locks that have not been released. Must be called inside the runtime of the client. Returns how many
-    /// there were.
+    /// Releases all locks that have not been released. Must be called inside the runtime of the client. Returns how
+    /// many there were.
     pub(crate) fn release_all(&self) -> usize {
         let slots = std::mem::take(&mut *self.slots());
         let slots = slots.values().filter_map(Weak::upgrade);

@@ -39,8 +39,8 @@ impl LazyClient {
         client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client of this process, and whether this call has started it, because there was none, or because the last one
-    /// was closed.
+    /// The client of this process, and whether this call has started it, because there was none, or because the last
+    /// one was closed.
     ///
     /// # Errors
     ///

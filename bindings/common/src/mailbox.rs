@@ -13,7 +13,8 @@ use crate::error::CallError;
 
 /// Wakes an event loop. It is called on the thread of a client, so it must neither block nor enter the language.
 pub trait Bell: Send + Sync + 'static {
-    /// Wakes the event loop, so that it takes the replies out of its mailbox. Returns false if the event loop has ended.
+    /// Wakes the event loop, so that it takes the replies out of its mailbox. Returns false if the event loop has
+    /// ended.
     fn ring(&self) -> bool;
 }
 
@@ -68,8 +69,8 @@ impl<B: Bell> Drop for Unanswered<B> {
 
 /// Starts calls for one event loop, and collects their replies.
 ///
-/// After the mailbox was closed or dropped, replies are dropped. So a lock that is acquired too late is released, and is
-/// not renewed for an event loop that has ended.
+/// After the mailbox was closed or dropped, replies are dropped. So a lock that is acquired too late is released, and
+/// is not renewed for an event loop that has ended.
 pub struct Mailbox<B: Bell> {
     queue: Arc<Queue<B>>,
     running: Mutex<HashMap<u64, BackgroundTask>>,

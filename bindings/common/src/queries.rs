@@ -29,8 +29,8 @@ pub fn inspect(client: &Arc<Client>) -> Call {
     })
 }
 
-/// The call that deletes a lock, no matter which client holds it. The answer is [`Answer::Status`]: the state before the
-/// deletion.
+/// The call that deletes a lock, no matter which client holds it. The answer is [`Answer::Status`]: the state before
+/// the deletion.
 pub fn break_lock(client: &Arc<Client>, name: Vec<u8>) -> Call {
     let redlock = client.redlock().clone();
     Call::new(client, async move {

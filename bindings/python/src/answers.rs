@@ -24,8 +24,8 @@ pub(crate) fn note(note: &Note) -> NoteTuple {
     )
 }
 
-/// One master of a status as a tuple: master, fault, whether it shows a holder, seconds until its key expires, number of
-/// waiters.
+/// One master of a status as a tuple: master, fault, whether it shows a holder, seconds until its key expires, number
+/// of waiters.
 type MasterTuple = (String, Option<String>, bool, Option<f64>, usize);
 
 /// A status as a tuple: verdict, note of the holder, fencing counter, masters.
@@ -93,8 +93,8 @@ fn listing(listing: &Listing) -> ListingTuple {
     )
 }
 
-/// One master as a tuple: name, fault, server, version, role, seconds of a round trip, uptime, clock offset, seconds for
-/// which its votes do not count, missing rights, whether it can wake waiters.
+/// One master as a tuple: name, fault, server, version, role, seconds of a round trip, uptime, clock offset, seconds
+/// for which its votes do not count, missing rights, whether it can wake waiters.
 type InspectionTuple = (
     String,
     Option<String>,

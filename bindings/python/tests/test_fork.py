@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -16,7 +17,7 @@ import pytest
 from conftest import OPTIONS, run_program
 
 import quorate
-from quorate import Redlock
+from quorate import AsyncRedlock, Redlock
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 
@@ -80,6 +81,23 @@ def test_block_of_the_parent_that_ends_in_the_child_releases_nothing(redlock):
         time.sleep(0.5)
         assert redlock.status("both").verdict == "held"
     assert guard.lost == "released"
+
+
+def test_async_redlock_of_the_parent_works_in_a_child(servers):
+    redlock = AsyncRedlock(servers.urls, **OPTIONS)
+
+    async def cycle() -> str:
+        async with redlock.lock("async child", wait=10) as guard:
+            return str(guard.is_valid())
+
+    async def main() -> str:
+        text = await cycle()
+        await redlock.close()
+        return text
+
+    assert asyncio.run(cycle()) == "True"
+    assert in_child(lambda: asyncio.run(main())) == "True"
+    assert asyncio.run(main()) == "True"
 
 
 def test_masters_in_memory_refuse_a_forked_process():
@@ -231,7 +249,7 @@ def test_child_that_ends_normally_warns_about_its_own_locks_only(servers, redloc
 
 APPLICATION = """
 import os
-from quorate import Redlock
+from quorate import AsyncRedlock, Redlock
 
 redlock = Redlock(os.environ["URLS"].split(","), restart_guard="off", node_timeout=0.25)
 with redlock.lock("preloaded"):

@@ -111,12 +111,16 @@ class BaseAsyncScope:
             del self._entered[task]
         if body is None:
             return
+        failure = None
         try:
             await self._before_release(body.guard, error)
-        finally:
-            cause = await body.end(error)
+        except BaseException as raised:
+            failure = raised
+        cause = await body.end(failure or error)
         if cause is not None:
-            raise lock_lost(cause, "the lock was lost while the block ran") from error
+            raise lock_lost(cause, "the lock was lost while the block ran") from (failure or error)
+        if failure is not None:
+            raise failure
 
 
 class AsyncScope(BaseAsyncScope):

@@ -1,0 +1,239 @@
+//! Calls on masters in memory: replies, cancellation, losses, and the end of a client.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use quorate::testing::Masters;
+use quorate::{LossCause, Redlock, Wait};
+use quorate_bindings::blocking_call::BlockingCall;
+use quorate_bindings::call::{Answer, Call, Reply};
+use quorate_bindings::client::Client;
+use quorate_bindings::error::ErrorKind;
+use quorate_bindings::exit;
+use quorate_bindings::guard::Guard;
+use quorate_bindings::lock_options::{LockKind, LockOptions};
+use quorate_bindings::mailbox::{Bell, Mailbox};
+use quorate_bindings::once::{OnceOptions, Period};
+use quorate_bindings::quorate;
+
+/// No step of these tests takes this long, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn client(masters: &Masters) -> Arc<Client> {
+    let builder = Redlock::builder().in_memory_on(masters);
+    Client::start(builder.ttl(Duration::from_secs(2))).expect("the settings must be valid")
+}
+
+fn lock(name: &str, wait: Wait) -> LockOptions {
+    LockOptions {
+        names: vec![name.into()],
+        kind: LockKind::Exclusive,
+        ttl: None,
+        wait: Some(wait),
+        max_hold: None,
+        renewal: true,
+        note: None,
+    }
+}
+
+fn wait_for(call: Call) -> Reply {
+    BlockingCall::start(call).wait(LIMIT).expect("a reply")
+}
+
+fn acquire(client: &Arc<Client>, name: &str) -> Guard {
+    match wait_for(lock(name, Wait::For(LIMIT)).acquire(client)) {
+        Ok(Answer::Guard(guard)) => guard,
+        Ok(_) => panic!("another answer than a guard"),
+        Err(error) => panic!("{}", error.details),
+    }
+}
+
+fn is_free(client: &Arc<Client>, name: &str) -> bool {
+    let reply = wait_for(lock(name, Wait::None).try_acquire(client));
+    matches!(reply, Ok(Answer::Guard(_)))
+}
+
+/// Waits until the lock is free: releases in the background take a moment.
+fn is_free_soon(client: &Arc<Client>, name: &str) -> bool {
+    let started_at = Instant::now();
+    while started_at.elapsed() < LIMIT {
+        if is_free(client, name) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    false
+}
+
+#[derive(Clone, Default)]
+struct CountingBell(Arc<AtomicUsize>);
+
+impl Bell for CountingBell {
+    fn ring(&self) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+}
+
+fn take_one(mailbox: &Mailbox<CountingBell>) -> (u64, Reply) {
+    let started_at = Instant::now();
+    loop {
+        if let Some(reply) = mailbox.take().pop() {
+            return reply;
+        }
+        assert!(started_at.elapsed() < LIMIT, "no reply");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn cancelled_call_leaves_no_lock() {
+    let masters = Masters::new(3);
+    let (here, there) = (client(&masters), client(&masters));
+    let guard = acquire(&there, "job");
+    let waiting = BlockingCall::start(lock("job", Wait::Forever).acquire(&here));
+    assert!(waiting.wait(Duration::from_millis(50)).is_none());
+    waiting.cancel(LIMIT);
+    let release = guard.release().expect("the same process");
+    assert!(matches!(wait_for(release), Ok(Answer::Flag(true))));
+    assert!(is_free_soon(&there, "job"));
+}
+
+#[test]
+fn lock_for_a_closed_mailbox_is_released() {
+    let masters = Masters::new(3);
+    let (here, there) = (client(&masters), client(&masters));
+    let bell = CountingBell::default();
+    let mailbox = Mailbox::new(bell.clone());
+    let id = mailbox.start(lock("job", Wait::Forever).acquire(&here), false);
+    let started_at = Instant::now();
+    while bell.0.load(Ordering::Relaxed) == 0 {
+        assert!(started_at.elapsed() < LIMIT, "no reply to call {id}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!is_free(&there, "job"));
+    mailbox.close();
+    assert!(is_free_soon(&there, "job"));
+    mailbox.start(lock("job", Wait::Forever).acquire(&here), false);
+    assert!(is_free_soon(&there, "job"));
+}
+
+#[test]
+fn loss_of_a_watched_lock_is_the_second_reply() {
+    let masters = Masters::new(3);
+    let here = client(&masters);
+    let mailbox = Mailbox::new(CountingBell::default());
+    let id = mailbox.start(lock("job", Wait::Forever).acquire(&here), true);
+    let (first_id, first) = take_one(&mailbox);
+    assert_eq!(first_id, id);
+    let Ok(Answer::Guard(guard)) = first else {
+        panic!("no guard")
+    };
+    for master in masters.iter() {
+        master.forget();
+    }
+    let (second_id, second) = take_one(&mailbox);
+    assert_eq!(second_id, id);
+    assert!(matches!(
+        second,
+        Ok(Answer::Loss(Some(
+            LossCause::TakenAway | LossCause::Expired
+        )))
+    ));
+    assert!(guard.loss().is_some() && !guard.is_valid());
+}
+
+#[test]
+fn closed_client_answers_its_calls_and_releases_its_locks() {
+    let masters = Masters::new(3);
+    let (here, there) = (client(&masters), client(&masters));
+    let (held, other) = (acquire(&here, "held"), acquire(&there, "other"));
+    let waiting = BlockingCall::start(lock("other", Wait::Forever).acquire(&here));
+    let mailbox = Mailbox::new(CountingBell::default());
+    mailbox.start(lock("other", Wait::Forever).acquire(&here), false);
+    assert_eq!(here.close(), 1);
+    let replies = [
+        waiting.wait(LIMIT).expect("a reply"),
+        take_one(&mailbox).1,
+        wait_for(lock("new", Wait::None).acquire(&here)),
+    ];
+    for reply in replies {
+        let error = reply.err().expect("an error");
+        assert_eq!(error.kind, ErrorKind::Closed, "{}", error.details);
+    }
+    assert_eq!(held.loss(), Some(LossCause::Released));
+    let release = held.release().expect("the same process");
+    assert!(matches!(wait_for(release), Ok(Answer::Flag(false))));
+    assert!(is_free_soon(&there, "held"));
+    assert!(other.is_valid());
+}
+
+#[test]
+fn lock_is_released_while_another_call_uses_it() {
+    let masters = Masters::new(3);
+    let (here, there) = (client(&masters), client(&masters));
+    let guard = acquire(&here, "job");
+    for master in masters.iter().take(2) {
+        master.set_condition(quorate::testing::Condition::Mute);
+    }
+    let extend = guard.extend(Duration::from_secs(20));
+    let extending = BlockingCall::start(extend.expect("the same process"));
+    assert!(extending.wait(Duration::from_millis(5)).is_none());
+    for master in masters.iter().take(2) {
+        master.set_condition(quorate::testing::Condition::Up);
+    }
+    drop(guard);
+    assert!(extending.wait(LIMIT).is_some_and(|reply| reply.is_err()));
+    assert!(is_free_soon(&there, "job"));
+}
+
+#[test]
+fn period_is_recorded_only_when_the_language_asks() {
+    let masters = Masters::new(3);
+    let here = client(&masters);
+    let once = OnceOptions {
+        name: b"nightly".to_vec(),
+        period: Period::Every(Duration::from_secs(365 * 24 * 3600)),
+        wait: None,
+        note: "by a test".to_owned(),
+    };
+    assert!(matches!(wait_for(once.create(&here)), Ok(Answer::Done)));
+    for is_recorded in [false, true] {
+        let Ok(Answer::Guard(guard)) = wait_for(once.at_least_once(&here)) else {
+            panic!("the period must be due")
+        };
+        if is_recorded {
+            let record = guard.record().expect("the same process");
+            assert!(matches!(wait_for(record), Ok(Answer::Done)));
+        }
+        let release = guard.release().expect("the same process");
+        assert!(matches!(wait_for(release), Ok(Answer::Flag(true))));
+        assert!(guard.record().is_err());
+    }
+    let again = wait_for(once.at_least_once(&here));
+    assert!(matches!(again, Ok(Answer::AlreadyDone(_))));
+    let record = wait_for(once.read(&here));
+    assert!(matches!(record, Ok(Answer::Record(Some(_), note)) if note == "by a test"));
+}
+
+#[test]
+fn end_of_the_process_releases_the_locks_of_all_clients() {
+    let masters = Masters::new(3);
+    // The clients of other tests in this process are closed as well, so this test runs in a process of its own.
+    if std::env::var_os("QUORATE_END_TEST").is_none() {
+        let this_test = "end_of_the_process_releases_the_locks_of_all_clients";
+        let program = std::env::current_exe().expect("the path of this test");
+        let status = std::process::Command::new(program)
+            .args(["--exact", this_test])
+            .env("QUORATE_END_TEST", "1")
+            .status();
+        assert!(status.expect("the test must start").success());
+        return;
+    }
+    let clients = [client(&masters), client(&masters), client(&masters)];
+    let _guards = [acquire(&clients[0], "a"), acquire(&clients[1], "b")];
+    assert_eq!(exit::close_all_clients(), 2);
+    let later = client(&masters);
+    assert!(is_free_soon(&later, "a") && is_free_soon(&later, "b"));
+}
