@@ -25,7 +25,9 @@ try {
 }
 const nightly = redlock.once('nightly', 24 * 3_600_000)
 await nightly.create()
-const result: OnceResult<string> = await nightly.atMostOnce((signal, fencingToken) => `${signal.aborted} ${fencingToken! > 0n}`)
+const result: OnceResult<string> = await nightly.atMostOnce((signal, fencingToken) => {
+  return `${signal.aborted} ${fencingToken! > 0n}`
+})
 if (result.outcome !== 'done') throw new Error(result.outcome)
 const units: { taken: boolean; left: number } = await (async () => {
   const quota = redlock.quota('vouchers')

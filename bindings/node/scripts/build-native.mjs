@@ -23,7 +23,8 @@ if (target.libc === 'musl') env.RUSTFLAGS = `${env.RUSTFLAGS ?? ''} -C target-fe
 const options = ['build', '--release', '--locked', '-p', 'quorate-node']
 if (!isOwn) options.push('--target', target.rust)
 execFileSync('cargo', options, { cwd: folder, env, stdio: 'inherit' })
-const metadata = execFileSync('cargo', ['metadata', '--format-version', '1', '--no-deps', '--offline'], { cwd: folder, env })
+const query = ['metadata', '--format-version', '1', '--no-deps', '--offline']
+const metadata = execFileSync('cargo', query, { cwd: folder, env })
 const built = join(JSON.parse(metadata).target_directory, isOwn ? '' : target.rust, 'release')
 const extension = target.os === 'darwin' ? 'dylib' : 'so'
 copyFileSync(join(built, `libquorate_node.${extension}`), join(folder, `quorate.${platform}.node`))

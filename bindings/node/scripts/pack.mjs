@@ -31,7 +31,8 @@ function pack(manifest, copy) {
   writeFileSync(join(into, 'package.json'), `${JSON.stringify(manifest, null, 2)}\n`)
   for (const license of ['LICENSE-MIT', 'LICENSE-APACHE']) copyFileSync(join(root, license), join(into, license))
   copy(into)
-  const [{ filename }] = JSON.parse(execFileSync('npm', ['pack', '--json', '--pack-destination', packages], { cwd: into }))
+  const options = ['pack', '--json', '--pack-destination', packages]
+  const [{ filename }] = JSON.parse(execFileSync('npm', options, { cwd: into }))
   return join(packages, filename)
 }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use napi::bindgen_prelude::{Function, Result};
 use napi_derive::napi;
+use quorate::blocking::BackgroundTask;
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 
 use crate::call::Call;
 use crate::guard::NativeGuard;
@@ -17,8 +17,8 @@ use crate::log;
 use crate::mailbox::{Content, Mailbox};
 use crate::sync::lock;
 
-/// How long the end of the process waits until the releases have been sent.
-const EXIT_LIMIT: Duration = Duration::from_millis(400);
+/// How long the end of the process waits until the releases have been sent. The threads then have 50 ms to end.
+const EXIT_LIMIT: Duration = Duration::from_millis(350);
 
 /// One message to JavaScript.
 #[napi(object, object_from_js = false)]
@@ -41,7 +41,7 @@ pub struct Bridge {
     pub(crate) mailbox: Arc<Mailbox>,
     next_call: AtomicI64,
     /// The tasks of calls whose reply JavaScript has not taken.
-    running: Mutex<HashMap<i64, AbortHandle>>,
+    running: Mutex<HashMap<i64, BackgroundTask>>,
     /// The bodies that run in JavaScript while a task waits for their end: whether the body succeeded.
     pub(crate) bodies: Mutex<HashMap<i64, oneshot::Sender<bool>>>,
     homes: Mutex<Vec<Weak<Home>>>,
@@ -126,7 +126,7 @@ impl Bridge {
         let homes: Vec<Arc<Home>> = lock(&self.homes).iter().filter_map(Weak::upgrade).collect();
         let held: u32 = homes.iter().map(|home| home.release_all()).sum();
         for home in &homes {
-            home.request_stop();
+            home.request_end();
         }
         for home in &homes {
             home.wait_for_end(deadline);

@@ -51,7 +51,6 @@ impl NativeElection {
 
     #[napi]
     pub fn observe(&self) -> Result<NativeObservation> {
-        let _entered = self.home.enter();
         let observation = self.election.observe();
         let observation = observation.map_err(|error| Error::from_reason(error.to_string()))?;
         Ok(NativeObservation {
@@ -89,8 +88,8 @@ impl NativeObservation {
 
     #[napi]
     pub fn close(&self) {
-        let _entered = self.home.enter();
-        drop(lock(&self.observation).take());
+        let observation = lock(&self.observation).take();
+        self.home.enter(|| drop(observation));
     }
 }
 

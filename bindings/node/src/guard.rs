@@ -1,7 +1,5 @@
 //! The native half of a guard.
 
-use std::sync::Arc;
-
 use napi::bindgen_prelude::BigInt;
 use napi_derive::napi;
 use serde_json::json;
@@ -68,11 +66,13 @@ impl NativeGuard {
     /// Starts the release. The reply is whether the lock was valid until then.
     #[napi]
     pub fn release(&self, bridge: &Bridge) -> i64 {
+        let home = &self.held_lock.home;
         let hold = self.held_lock.take();
-        bridge.start(&self.held_lock.home, |call| async move {
-            let was_valid = match hold.map(Arc::try_unwrap) {
-                Some(Ok(hold)) => hold.release().await,
-                Some(Err(shared)) => shared.guard().is_valid(),
+        // The call queues the releases, so the lock is released even if the task never runs.
+        let released = hold.and_then(|hold| home.enter(|| hold.guard().release()));
+        bridge.start(home, |call| async move {
+            let was_valid = match released {
+                Some(released) => released.await.was_valid,
                 None => false,
             };
             call.reply_with(Ok(json!(was_valid)));

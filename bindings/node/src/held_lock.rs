@@ -23,14 +23,6 @@ impl Hold {
             Self::Leadership(leadership) => leadership.guard(),
         }
     }
-
-    /// Releases the lock. Returns whether the lock was valid until then.
-    pub(crate) async fn release(self) -> bool {
-        match self {
-            Self::Lock(guard) => guard.release().await.was_valid,
-            Self::Leadership(leadership) => leadership.resign().await.was_valid,
-        }
-    }
 }
 
 /// A held lock. Dropping it releases the lock in the background.
@@ -60,7 +52,7 @@ impl HeldLock {
 impl Drop for HeldLock {
     fn drop(&mut self) {
         self.home.unregister(&self.slot);
-        let _entered = self.home.enter();
-        drop(self.take());
+        let hold = self.take();
+        self.home.enter(|| drop(hold));
     }
 }

@@ -148,6 +148,9 @@ test('inspect reports each master', async () => {
   }
 })
 
+const isInvalid = (message: RegExp) => (error: Error) =>
+  error instanceof InvalidSettingsError && message.test(error.message)
+
 test('options with wrong names or values are refused', async () => {
   const refused: [() => unknown, RegExp][] = [
     [() => new Redlock([]), /no master/],
@@ -164,7 +167,7 @@ test('options with wrong names or values are refused', async () => {
     [() => new Memory(3).set(0, 'asleep' as never), /condition/],
   ]
   for (const [call, message] of refused) {
-    assert.throws(call, (error: Error) => error instanceof InvalidSettingsError && message.test(error.message), `${message}`)
+    assert.throws(call, isInvalid(message), `${message}`)
   }
   const rejected: [() => Promise<unknown>, RegExp][] = [
     [() => redlock.acquire(''), /./],
@@ -182,7 +185,7 @@ test('options with wrong names or values are refused', async () => {
     [() => redlock.quota('q').take(0.5), /units is 0.5/],
   ]
   for (const [call, message] of rejected) {
-    await assert.rejects(call, (error: Error) => error instanceof InvalidSettingsError && message.test(error.message), `${message}`)
+    await assert.rejects(call, isInvalid(message), `${message}`)
   }
 })
 

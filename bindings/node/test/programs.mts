@@ -14,7 +14,11 @@ export interface Finished {
 }
 
 /** Starts a program in which `redlock` is a `Redlock` on these masters, and `sleep` waits. */
-export function start(urls: string[], body: string, flags: string[] = []): { child: ChildProcess; done: Promise<Finished> } {
+export function start(
+  urls: string[],
+  body: string,
+  flags: string[] = [],
+): { child: ChildProcess; done: Promise<Finished> } {
   const script = `const quorate = require(${JSON.stringify(INDEX)})
     const { Redlock } = quorate
     const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))

@@ -10,7 +10,14 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { Worker } from 'node:worker_threads'
-import { LockLostError, type LogMessage, type LostMessage, NoQuorumError, publishLogs, Redlock } from '../dist/index.mjs'
+import {
+  LockLostError,
+  type LogMessage,
+  type LostMessage,
+  NoQuorumError,
+  publishLogs,
+  Redlock,
+} from '../dist/index.mjs'
 import { INDEX, start } from './programs.mjs'
 import { Servers, sleep } from './servers.mjs'
 
@@ -140,7 +147,8 @@ test('logs of the native half reach the channel quorate:log', async () => {
   publishLogs('off')
   const count = messages.length
   const record = messages.find(({ message }) => message === 'lock acquired')
-  assert.ok(record !== undefined && record.level === 'debug' && record.target.startsWith('quorate') && record.dropped === 0)
+  assert.ok(record !== undefined && record.level === 'debug')
+  assert.ok(record.target.startsWith('quorate') && record.dropped === 0)
   await (await redlock.acquire('logged')).release()
   await sleep(100)
   assert.equal(messages.length, count)
@@ -209,7 +217,8 @@ test('an end with masters that do not answer takes at most 400 ms', async () => 
 
 test('a pending call keeps the process alive until its reply', async () => {
   const held = await redlock.acquire('alive')
-  const { done } = start(servers.urls, `const guard = await redlock.acquire('alive'); console.log('mine'); await guard.release()`)
+  const body = `const guard = await redlock.acquire('alive'); console.log('mine'); await guard.release()`
+  const { done } = start(servers.urls, body)
   await sleep(700)
   await held.release()
   const { out, err } = await done

@@ -53,7 +53,8 @@ export class Servers {
     const name = program()
     for (let n = 0; n < count; n++) {
       const port = await freePort()
-      const options = ['--port', `${port}`, '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no', '--dir', tmpdir()]
+      const inMemory = ['--save', '', '--appendonly', 'no', '--dir', tmpdir()]
+      const options = ['--port', `${port}`, '--bind', '127.0.0.1', ...inMemory]
       this.processes.push(spawn(name, options, { stdio: 'ignore' }))
       this.ports.push(port)
       const end = Date.now() + 20_000

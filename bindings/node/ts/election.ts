@@ -51,9 +51,9 @@ export class Election {
   }
 
   /**
-   * The leaders, one after the other: first the current one, then each change. `null` means that no leader is known. The
-   * iteration never ends: leave it with `break`, or let `signal` abort it. A leader can be outdated when it arrives, so
-   * compare terms.
+   * The leaders, one after the other: first the current one, then each change. `null` means that no leader is known.
+   * The iteration never ends: leave it with `break`, or let `signal` abort it. A leader can be outdated when it
+   * arrives, so compare terms.
    */
   async *observe(options?: { signal?: AbortSignal }): AsyncGenerator<Leader | null, void, undefined> {
     const signal = signalOf(options)

@@ -113,7 +113,10 @@ export class NotJoinableError extends LockHeldError {}
 /** Fewer masters than a majority could vote. Code: `ERR_QUORATE_NO_QUORUM`. */
 export class NoQuorumError extends AcquireError {}
 
-/** The masters refuse this list of masters: build the `Redlock` with the current one. Code: `ERR_QUORATE_OTHER_MASTERS`. */
+/**
+ * The masters refuse this list of masters: build the `Redlock` with the current one. Code:
+ * `ERR_QUORATE_OTHER_MASTERS`.
+ */
 export class OtherMastersError extends NoQuorumError {}
 
 /** A majority granted the lock, but too slowly: no validity was left. Code: `ERR_QUORATE_TOO_LATE`. */
@@ -131,7 +134,10 @@ export class LockLostError extends QuorateError {
   }
 }
 
-/** Too few masters answered an extension. The lock stays held until its validity ends. Code: `ERR_QUORATE_NOT_EXTENDED`. */
+/**
+ * Too few masters answered an extension. The lock stays held until its validity ends. Code:
+ * `ERR_QUORATE_NOT_EXTENDED`.
+ */
 export class ExtendError extends QuorateError {}
 
 /**

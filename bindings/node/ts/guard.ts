@@ -96,8 +96,8 @@ export class Guard {
   /**
    * Extends the lock once, to `ttl` milliseconds from now; never shortens it. The background renewal continues.
    *
-   * Rejects with `LockLostError` if the lock has ended, with `ExtendError` if too few masters answered (the lock is then
-   * still held), and with `InvalidSettingsError` if the `ttl` is above `maxTtl`.
+   * Rejects with `LockLostError` if the lock has ended, with `ExtendError` if too few masters answered (the lock is
+   * then still held), and with `InvalidSettingsError` if the `ttl` is above `maxTtl`.
    */
   async extend(ttl: number): Promise<void> {
     checkTime('ttl', ttl)
@@ -105,9 +105,9 @@ export class Guard {
   }
 
   /**
-   * Releases the lock, and waits until a majority of the masters has released it. Resolves to whether the lock was valid
-   * until then. Never rejects: if masters cannot be reached, the lock is released when they can be, or expires. The
-   * release also completes if nobody awaits it. A second call has the result of the first one.
+   * Releases the lock, and waits until a majority of the masters has released it. Resolves to whether the lock was
+   * valid until then. Never rejects: if masters cannot be reached, the lock is released when they can be, or expires.
+   * The release also completes if nobody awaits it. A second call has the result of the first one.
    */
   release(): Promise<boolean> {
     this.#released ??= this.#release()

@@ -42,8 +42,9 @@ export type {
 } from './status.js'
 
 /**
- * Publishes the log records of this level and more important levels on the diagnostics channel `quorate:log`. `off` ends
- * that. The native threads never wait for JavaScript: if 1,024 records wait, further records are dropped and counted.
+ * Publishes the log records of this level and more important levels on the diagnostics channel `quorate:log`. `off`
+ * ends that. The native threads never wait for JavaScript: if 1,024 records wait, further records are dropped and
+ * counted.
  */
 export function publishLogs(level: 'error' | 'warn' | 'info' | 'debug' | 'trace' | 'off'): void {
   bridge.log(level)

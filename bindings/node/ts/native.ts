@@ -152,7 +152,7 @@ function load(): Native {
   }
   throw new Error(
     `quorate has no usable native half for ${platform} ${arch} (supported: Linux and macOS on x64 and arm64). ` +
-      'Install with optional dependencies: a lock file made on another platform, or --omit=optional, leaves them out. ' +
+      'Install with optional dependencies: --omit=optional, or a lock file of another platform, leaves them out. ' +
       `Tried: ${problems.join('; ')}`,
   )
 }

@@ -48,7 +48,9 @@ export interface RedlockOptions {
    * `afterFirstContact` counts the votes of masters that have just started, for tests. Default: `on`.
    */
   restartGuard?: 'on' | 'afterFirstContact' | 'off'
-  /** A text for operators that describes this process, at most 1 KiB. `null` publishes neither text, host nor process. */
+  /**
+   * A text for operators that describes this process, at most 1 KiB. `null` publishes neither text, host nor process.
+   */
   note?: string | null
   /** While masters are being replaced: the complete new set. */
   nextMasters?: string[]
@@ -100,7 +102,8 @@ const texts: Check = (name, value) => {
   if (!Array.isArray(value) || value.some((item) => typeof item !== 'string')) fail(name, value, 'a list of texts')
 }
 const guardMode: Check = (name, value) => {
-  if (!['on', 'afterFirstContact', 'off'].includes(value as string)) fail(name, value, "'on', 'afterFirstContact' or 'off'")
+  const modes = ['on', 'afterFirstContact', 'off']
+  if (!modes.includes(value as string)) fail(name, value, `one of ${modes.join(', ')}`)
 }
 const abortSignal: Check = (name, value) => {
   if (typeof (value as AbortSignal | null)?.addEventListener !== 'function') fail(name, value, 'an AbortSignal')

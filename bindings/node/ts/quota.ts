@@ -28,7 +28,7 @@ export class Quota {
    */
   async take(units = 1): Promise<{ taken: boolean; left: number }> {
     checkWhole('units', units)
-    return ask((bridge) => this.#native.take(bridge, units), (result) => result)
+    return ask((bridge) => this.#native.take(bridge, units), ({ taken, left }) => ({ taken, left }))
   }
 
   /** How many units are left. */

@@ -9,7 +9,14 @@ import type { Guard } from './guard.js'
 import { Memory, nativeMemory, refusing } from './memory.js'
 import { native, type NativeRedlock } from './native.js'
 import { Once, type Period } from './once.js'
-import { checkName, checkWhole, type LockOptions, nativeLockOptions, nativeSettings, type RedlockOptions } from './options.js'
+import {
+  checkName,
+  checkWhole,
+  type LockOptions,
+  nativeLockOptions,
+  nativeSettings,
+  type RedlockOptions,
+} from './options.js'
 import { Owner } from './owner.js'
 import { Quota } from './quota.js'
 import {
@@ -40,9 +47,9 @@ export class Redlock {
   readonly #native: NativeRedlock
 
   /**
-   * `masters` are URLs of independent Redis or Valkey servers (`redis://[user[:password]@]host[:port][/db]`, `rediss://`
-   * for TLS, `unix:///path`), or masters in memory. Use an odd number, usually 3 or 5. Connects in the background, at the
-   * first call. Throws an `InvalidSettingsError`.
+   * `masters` are URLs of independent Redis or Valkey servers (`redis://[user[:password]@]host[:port][/db]`,
+   * `rediss://` for TLS, `unix:///path`), or masters in memory. Use an odd number, usually 3 or 5. Connects in the
+   * background, at the first call. Throws an `InvalidSettingsError`.
    */
   constructor(masters: string[] | Memory, options?: RedlockOptions)
   constructor(masters: string[] | Memory, options: RedlockOptions = {}, source?: symbol) {
@@ -60,8 +67,8 @@ export class Redlock {
 
   /**
    * Reads the settings from the variables of the command `quorate`: `QUORATE_MASTERS` (URLs, separated by commas),
-   * `QUORATE_TTL` (`10s`), `QUORATE_WAIT` (a time, `forever` or `none`) and others. `options` have precedence. Throws an
-   * `InvalidSettingsError` that names the variable.
+   * `QUORATE_TTL` (`10s`), `QUORATE_WAIT` (a time, `forever` or `none`) and others. `options` have precedence. Throws
+   * an `InvalidSettingsError` that names the variable.
    */
   static fromEnv(options: RedlockOptions = {}): Redlock {
     const construct = Redlock as unknown as new (masters: string[], options: RedlockOptions, source: symbol) => Redlock
@@ -77,8 +84,8 @@ export class Redlock {
    * Acquires one lock, or several locks together (all or none, at most 16), and waits for it as long as `wait` allows.
    * Locks are not re-entrant: see `owner`.
    *
-   * Rejects with `LockHeldError` if another client holds the lock, with `NoQuorumError` if too few masters can vote, with
-   * `InvalidSettingsError`, and with the reason of `signal`. Nothing is held then.
+   * Rejects with `LockHeldError` if another client holds the lock, with `NoQuorumError` if too few masters can vote,
+   * with `InvalidSettingsError`, and with the reason of `signal`. Nothing is held then.
    */
   async acquire(name: string | string[], options?: LockOptions): Promise<Guard> {
     const { native, signal } = nativeLockOptions(name, options)
@@ -92,11 +99,11 @@ export class Redlock {
   }
 
   /**
-   * Acquires the lock, runs `body`, and releases the lock. `body` gets a signal that aborts when the lock is lost. Resolves
-   * to the value of `body`.
+   * Acquires the lock, runs `body`, and releases the lock. `body` gets a signal that aborts when the lock is lost.
+   * Resolves to the value of `body`.
    *
-   * Rejects with the errors of `acquire` (`body` did not run), with the error of `body`, and with `LockLostError` if the
-   * lock was lost before `body` ended. A release that fails is no error.
+   * Rejects with the errors of `acquire` (`body` did not run), with the error of `body`, and with `LockLostError` if
+   * the lock was lost before `body` ended. A release that fails is no error.
    */
   async using<T>(name: string | string[], body: Body<T>, options?: LockOptions): Promise<T> {
     return runUnder(await this.acquire(name, options), body, options?.signal)
