@@ -50,9 +50,11 @@ for (const [platform, { os, cpu, libc }] of Object.entries(TARGETS)) {
   const manifest = { name, version, description, license, repository, engines, ...fits, main: binary, files: [binary] }
   files.push(pack(manifest, (into) => copyFileSync(join(folder, binary), join(into, binary))))
 }
-const readme = join(root, 'docs/node.md')
+// The links of the page lead to the other pages in the repository.
+const pages = main.repository.url.replace(/^git\+(.*)\.git$/, '$1/blob/main/docs/')
+const readme = readFileSync(join(root, 'docs/node.md'), 'utf8').replace(/\]\((\w[\w-]*\.md)/g, `](${pages}$1`)
 const mainFile = pack({ ...main, optionalDependencies }, (into) => {
   cpSync(join(folder, 'dist'), join(into, 'dist'), { recursive: true })
-  copyFileSync(readme, join(into, 'README.md'))
+  writeFileSync(join(into, 'README.md'), readme)
 })
 for (const file of [mainFile, ...files]) console.log(file)

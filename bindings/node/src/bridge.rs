@@ -14,7 +14,7 @@ use crate::call::Call;
 use crate::guard::NativeGuard;
 use crate::home::Home;
 use crate::log;
-use crate::mailbox::{Content, Mailbox};
+use crate::mailbox::{Content, Mailbox, Message};
 use crate::sync::lock;
 
 /// How long the end of the process waits until the releases have been sent. The threads then have 50 ms to end.
@@ -22,7 +22,7 @@ const EXIT_LIMIT: Duration = Duration::from_millis(350);
 
 /// One message to JavaScript.
 #[napi(object, object_from_js = false)]
-pub struct Message {
+pub struct NativeMessage {
     /// The number of the call; 0 for a log record.
     pub call: i64,
     /// The reply to a call that acquired a lock.
@@ -68,11 +68,11 @@ impl Bridge {
 
     /// Takes all messages.
     #[napi]
-    pub fn take(&self) -> Vec<Message> {
+    pub fn take(&self) -> Vec<NativeMessage> {
         let messages = self.mailbox.take();
         let mut running = lock(&self.running);
-        let to_js = |message: crate::mailbox::Message| {
-            let mut js_message = Message {
+        let to_js = |message: Message| {
+            let mut js_message = NativeMessage {
                 call: message.call,
                 guard: None,
                 value: None,

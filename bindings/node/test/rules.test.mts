@@ -2,7 +2,7 @@
 // keeps the process alive.
 
 import assert from 'node:assert/strict'
-import { fork } from 'node:child_process'
+import { type ChildProcess, fork } from 'node:child_process'
 import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { writeFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
@@ -205,7 +205,7 @@ test('an end with masters that do not answer takes at most 400 ms', async () => 
     process.on('exit', () => console.error('took', Number(process.hrtime.bigint() - globalThis.began) / 1e6))
     process.exit(0)`
   const { child, done } = start(servers.urls, body)
-  await new Promise((resolve) => child.stdout!.once('data', resolve))
+  await firstOutput(child)
   for (const process of stopped) process.kill('SIGSTOP')
   child.stdin!.write('go\n')
   const { err } = await done
@@ -213,6 +213,42 @@ test('an end with masters that do not answer takes at most 400 ms', async () => 
   const took = Number(/took (\S+)/.exec(err)?.[1])
   // The limit, and time for this test on a busy machine.
   assert.ok(took < 500, `${took} ms: ${err}`)
+})
+
+const firstOutput = (child: ChildProcess): Promise<unknown> =>
+  new Promise((resolve) => child.stdout!.once('data', resolve))
+
+test('a suspended process loses its lock, and its signal aborts as soon as it continues', async () => {
+  const body = `const guard = await redlock.acquire('suspended', { ttl: 1000 })
+    guard.signal.addEventListener('abort', () => { console.log('lost', guard.lost); process.exit(0) })
+    console.log('held'); setInterval(() => {}, 1000)`
+  const { child, done } = start(servers.urls, body)
+  await firstOutput(child)
+  child.kill('SIGSTOP')
+  const next = await redlock.acquire('suspended', { wait: 10_000 })
+  await sleep(500)
+  const continued = Date.now()
+  child.kill('SIGCONT')
+  const { out } = await done
+  assert.match(out, /lost (expired|taken_away)/)
+  assert.ok(Date.now() - continued < 1500, `${Date.now() - continued} ms`)
+  await next.release()
+})
+
+test('a handled signal releases locks at once, and SIGKILL leaves them to their ttl', async () => {
+  const handled = start(servers.urls, `process.once('SIGTERM', () => process.exit(143))
+    globalThis.guard = await redlock.acquire('signal'); console.log('held'); setInterval(() => {}, 1000)`)
+  await firstOutput(handled.child)
+  handled.child.kill('SIGTERM')
+  assert.equal((await handled.done).code, 143)
+  assert.deepEqual(await servers.keysAfter('signal', 300), [])
+  const killed = start(servers.urls, `globalThis.guard = await redlock.acquire('killed', { ttl: 1000 })
+    console.log('held'); setInterval(() => {}, 1000)`)
+  await firstOutput(killed.child)
+  killed.child.kill('SIGKILL')
+  await killed.done
+  assert.ok((await servers.keys('killed')).length >= 3)
+  assert.deepEqual(await servers.keysAfter('killed', 3000), [])
 })
 
 test('a pending call keeps the process alive until its reply', async () => {
