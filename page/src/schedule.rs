@@ -14,6 +14,10 @@ const MAX_CREDIT_MICROS: u64 = 250_000;
 /// be shorter than the truth.
 const MIN_LOCK_MICROS: u64 = 10;
 
+/// The most time that a master needs to read one lock, in microseconds. An answer can also be late because the machine of
+/// the page is busy. The page must not stop reading locks then.
+const MAX_LOCK_MICROS: u64 = 2_000;
+
 /// How many times less often the page reads a lock at which nothing happens, if it follows many locks.
 const COLD_FACTOR: u64 = 4;
 
@@ -56,10 +60,7 @@ impl Budget {
     ) -> u64 {
         let earned = now_ms.saturating_sub(self.since_ms).saturating_mul(1_000) / self.part;
         self.since_ms = now_ms;
-        let least_micros = MIN_LOCK_MICROS * locks as u64;
-        let cost = answer_micros
-            .saturating_sub(round_trip_micros)
-            .max(least_micros);
+        let cost = cost_micros(answer_micros.saturating_sub(round_trip_micros), locks);
         let credit = self
             .credit_micros
             .saturating_add(earned)
@@ -68,6 +69,14 @@ impl Budget {
         self.credit_micros = credit.saturating_sub(owed);
         self.debt_micros = owed.saturating_sub(credit);
         (self.debt_micros.saturating_mul(self.part) / 1_000).max(shortest_ms)
+    }
+}
+
+/// The time that a master worked for an answer, in microseconds. `locks`: see [`Budget::pause_ms`].
+fn cost_micros(answer_micros: u64, locks: usize) -> u64 {
+    match locks as u64 {
+        0 => answer_micros,
+        locks => answer_micros.clamp(MIN_LOCK_MICROS * locks, MAX_LOCK_MICROS * locks),
     }
 }
 
@@ -138,6 +147,13 @@ mod tests {
                 "{took} us: only {spent} of {allowed}"
             );
         }
+    }
+
+    #[test]
+    fn late_answer_about_one_lock_costs_no_more_than_a_master_can_work_for_it() {
+        assert_eq!(cost_micros(500_000, 1), MAX_LOCK_MICROS);
+        assert_eq!(cost_micros(0, 3), 3 * MIN_LOCK_MICROS);
+        assert_eq!(cost_micros(500_000, 0), 500_000, "a search reads all keys");
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //!
 //! The survey is one future. It owns the requests that are under way, so dropping it ends them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
-use quorate::{Inspection, Listed, LockName, NameList, Redlock, SeenValue, Status};
+use quorate::{Inspection, Listed, LockName, NameList, NodeName, Redlock, SeenValue, Status};
 
 use crate::elections::{Elections, LeaderWatch};
 use crate::hub::{Hub, now_ms};
@@ -50,7 +51,7 @@ const JOBS: [Job; 5] = [
     Job::Values,
 ];
 
-/// The answer to a request, with the time until it arrived.
+/// The answer to a request.
 enum Answer {
     Probe(Option<Status>),
     Names {
@@ -60,13 +61,28 @@ enum Answer {
     Locks {
         requested_ids: Vec<Arc<str>>,
         listed: Vec<Listed>,
-        elapsed: Duration,
     },
     Inspect(Vec<Inspection>),
     Values {
         values: Vec<SeenValue>,
+        /// The time until the answer arrived.
         elapsed: Duration,
     },
+}
+
+/// How long the fastest master took to answer about all these locks: an upper bound of the time that it worked. Zero if
+/// no master answered. The slowest master says nothing about this time: perhaps it does not work at all.
+fn fastest_answers(listed: &[Listed]) -> Duration {
+    let mut slowest_by_node: HashMap<&NodeName, Duration> = HashMap::new();
+    for node in listed.iter().flat_map(|listed| &listed.status.nodes) {
+        let slowest = slowest_by_node.entry(&node.node).or_default();
+        // A master without an answer about one of the locks cannot be the fastest one.
+        let latency = node.state.as_ref().map_or(Duration::MAX, |_| node.latency);
+        *slowest = latency.max(*slowest);
+    }
+    let answered = slowest_by_node.into_values();
+    let fastest = answered.filter(|latency| *latency < Duration::MAX).min();
+    fastest.unwrap_or_default()
 }
 
 /// When the next request of each kind is due, and what it may cost.
@@ -75,6 +91,8 @@ struct JobSchedule {
     due: [Option<Instant>; 5],
     names: Budget,
     locks: Budget,
+    /// How long the fastest master took for the last search for names.
+    last_search: Duration,
 }
 
 impl JobSchedule {
@@ -84,6 +102,7 @@ impl JobSchedule {
             due: [Some(now); 5],
             names: budget(),
             locks: budget(),
+            last_search: Duration::ZERO,
         }
     }
 
@@ -214,7 +233,6 @@ impl Survey {
                     Answer::Locks {
                         requested_ids,
                         listed,
-                        elapsed: started_at.elapsed(),
                     }
                 })
             }
@@ -252,6 +270,7 @@ impl Survey {
                 started_at_ms,
             } => {
                 let elapsed = list.fastest;
+                schedule.last_search = elapsed;
                 self.hub.page_state().apply_names(
                     list.names,
                     list.complete,
@@ -270,14 +289,13 @@ impl Survey {
             Answer::Locks {
                 requested_ids,
                 listed,
-                elapsed,
             } => {
                 let mut page_state = self.hub.page_state();
                 let last_seq_before = page_state.ring.last_seq();
                 page_state.apply_locks(&requested_ids, &listed, time_ms);
                 let has_news = page_state.ring.last_seq() != last_seq_before;
                 let pause_ms = schedule.locks.pause_ms(
-                    micros(elapsed),
+                    micros(fastest_answers(&listed)),
                     round_trip_micros,
                     requested_ids.len(),
                     5,
@@ -298,8 +316,9 @@ impl Survey {
             }
             Answer::Values { values, elapsed } => {
                 self.hub.page_state().apply_values(&values, time_ms);
+                // A search for values searches the same keys as a search for names. It took longer if a master is slow.
                 let pause_ms = schedule.names.pause_ms(
-                    micros(elapsed),
+                    micros(elapsed.min(schedule.last_search)),
                     round_trip_micros,
                     values.len(),
                     VALUES_PAUSE_MS,

@@ -332,6 +332,35 @@ fn page_without_a_viewer_asks_no_master() {
     assert_eq!(answers(), before);
 }
 
+/// A master that does not answer takes no time of the others. So the page must read locks as often as before.
+#[test]
+fn page_reads_locks_on_while_a_master_does_not_answer() {
+    let masters = Masters::new();
+    let page = ServedPage::start(
+        &masters,
+        PageOptions {
+            percent: 1.0,
+            ..options()
+        },
+    );
+    let _viewer = watch(&page);
+    block_on(async {
+        let guard = masters.redlock().acquire("job").await.expect("free");
+        let age_ms = || {
+            let state = page.json("/api/state");
+            let read_ms = state["locks"][0]["read_ms"].as_u64()?;
+            Some(state["now_ms"].as_u64()?.saturating_sub(read_ms))
+        };
+        until("the lock", age_ms);
+        masters.set_mute(true);
+        std::thread::sleep(Duration::from_secs(4));
+        masters.set_mute(false);
+        // Without the fault, the page reads the lock every 0.2 s. With it, the page paused for minutes.
+        until("a new reading", || (age_ms()? < 1_500).then_some(()));
+        guard.release().await;
+    });
+}
+
 #[test]
 fn history_survives_a_restart_of_the_page() {
     let folder = tempfile::tempdir().expect("a folder");

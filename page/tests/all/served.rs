@@ -36,6 +36,16 @@ impl Masters {
         builder.build().expect("good settings")
     }
 
+    /// Makes one of the three masters execute requests without answering them, or answer again.
+    pub(crate) fn set_mute(&self, is_mute: bool) {
+        let condition = if is_mute {
+            Condition::Mute
+        } else {
+            Condition::Up
+        };
+        self.0[0].set_condition(condition);
+    }
+
     /// Makes two of the three masters unreachable, or reachable again.
     pub(crate) fn set_majority(&self, is_up: bool) {
         let condition = if is_up {

@@ -13,8 +13,8 @@ use crate::support::*;
 const PROCESS: &str = "00000000000000aa";
 
 /// An error as etcd 3.6 writes it.
-fn refused(status: u16, code: u64, message: &str) -> Option<(u16, Value)> {
-    Some((status, json!({"code": code, "message": message})))
+fn refused(status: u16, code: u64, message: &str) -> (u16, Value) {
+    (status, json!({"code": code, "message": message}))
 }
 
 async fn listen(gateway: &Gateway, login: &str) -> EtcdListener {
@@ -35,7 +35,7 @@ async fn errors_of_etcd_3_6_lead_to_a_new_login() {
         }
         // The first token has expired.
         "/v3/kv/txn" if request.token.as_deref() != Some("token.1") => {
-            refused(401, 16, "etcdserver: invalid auth token")
+            Some(refused(401, 16, "etcdserver: invalid auth token"))
         }
         _ => None,
     });
@@ -69,9 +69,7 @@ async fn errors_of_etcd_3_6_are_classified_as_those_of_etcd_3_4() {
             } else {
                 "/v3/kv/txn"
             };
-            (request.path == path)
-                .then(|| refused(status, code, message))
-                .flatten()
+            (request.path == path).then(|| refused(status, code, message))
         });
         let fault = connect_fault(&gateway.url("ann:s3cret@")).await;
         assert_eq!(fault.kind(), kind, "{fault}");
@@ -79,9 +77,7 @@ async fn errors_of_etcd_3_6_are_classified_as_those_of_etcd_3_4() {
     }
     let gateway = Gateway::start(|request| {
         let is_login = request.path == "/v3/auth/authenticate";
-        is_login
-            .then(|| refused(400, 9, "etcdserver: authentication is not enabled"))
-            .flatten()
+        is_login.then(|| refused(400, 9, "etcdserver: authentication is not enabled"))
     });
     connect(&Etcd::open(&gateway.url("ann:s3cret@")).unwrap()).await;
 }
