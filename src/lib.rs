@@ -218,6 +218,7 @@ pub use error::{AcquireError, BuildError, ExtendError, FailedAcquire, ScopeError
 pub use fence::{Fence, FenceReadGuard, FenceWriteGuard, StaleToken};
 pub use hold::guard::LockGuard;
 pub use hold::released::Released;
+pub use hold::risk::{AtRisk, RiskReason, RiskWatch};
 pub use kinds::election::{Election, Leader, Leadership, Observation};
 pub use kinds::owner::{OwnedGuard, Owner};
 pub use kinds::semaphore::SemaphoreStatus;

@@ -57,6 +57,7 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["marks::"])),
     ("all", Part::Only(&["release::"])),
     ("all", Part::Only(&["renewal::"])),
+    ("all", Part::Only(&["risk::"])),
     ("all", Part::Only(&["traced::"])),
     ("all", Part::Only(&["stepping_out::"])),
     ("all", Part::Only(&["waiting_faults::"])),

@@ -9,13 +9,14 @@ use super::runtime_thread::RuntimeThread;
 use crate::error::{CannotBlock, ExtendError};
 use crate::hold::guard;
 use crate::hold::released::Released;
+use crate::hold::risk::{self, AtRisk};
 use crate::kinds::shared::DowngradeError;
 use crate::outcome::LossCause;
 
 /// A held lock; the blocking version of [`quorate::LockGuard`](crate::LockGuard). This guard dereferences to
 /// `quorate::LockGuard`. So it also has the methods [`fencing_token`](crate::LockGuard::fencing_token),
-/// [`is_valid`](crate::LockGuard::is_valid), [`remaining`](crate::LockGuard::remaining) and
-/// [`loss`](crate::LockGuard::loss).
+/// [`is_valid`](crate::LockGuard::is_valid), [`remaining`](crate::LockGuard::remaining),
+/// [`loss`](crate::LockGuard::loss) and [`risk`](crate::LockGuard::risk).
 ///
 /// A background thread renews the lock, even while the calling thread is blocked. If the lock is lost, the library
 /// cannot stop your code. Therefore:
@@ -83,6 +84,35 @@ impl LockGuard {
         });
     }
 
+    /// Watches for the notice that the lock may be lost soon; see
+    /// [`quorate::LockGuard::at_risk`](crate::LockGuard::at_risk).
+    pub fn at_risk(&self, margin: Duration) -> RiskWatch {
+        RiskWatch {
+            inner: OnRuntime::new(self.inner.get().at_risk(margin), &self.inner.runtime_thread),
+        }
+    }
+
+    /// Calls `notify` each time when the lock may be lost soon, at most once per episode. The callback runs on the
+    /// background thread and must not block. [`quorate::LockGuard::at_risk`](crate::LockGuard::at_risk) says when the
+    /// notice comes.
+    ///
+    /// ```
+    /// # #[cfg(feature = "testing")] {
+    /// # use std::time::Duration;
+    /// # let redlock = quorate::blocking::Redlock::in_memory(3);
+    /// let guard = redlock.acquire("nightly").expect("it is free");
+    /// guard.on_risk(Duration::from_secs(2), |risk| eprintln!("{}", risk.details()));
+    /// # }
+    /// ```
+    pub fn on_risk(&self, margin: Duration, mut notify: impl FnMut(AtRisk) + Send + 'static) {
+        let mut risks = self.inner.get().at_risk(margin);
+        self.inner.runtime_thread.spawn(async move {
+            while let Ok(risk) = risks.next().await {
+                notify(risk);
+            }
+        });
+    }
+
     /// Extends the lock once, to `ttl` from now; see [`quorate::LockGuard::extend`](crate::LockGuard::extend).
     ///
     /// # Errors
@@ -118,6 +148,28 @@ impl LockGuard {
     }
 }
 
+/// Watches a held lock for the notice that it may be lost soon; the blocking version of
+/// [`quorate::RiskWatch`](crate::RiskWatch).
+pub struct RiskWatch {
+    inner: OnRuntime<risk::RiskWatch>,
+}
+
+impl RiskWatch {
+    /// Waits for at most `within` until the lock is at risk; see [`quorate::RiskWatch::next`](crate::RiskWatch::next).
+    /// Returns `None` if there is no notice in that time. If the lock has ended, the result contains the cause.
+    ///
+    /// # Errors
+    ///
+    /// [`CannotBlock`] on a thread of a Tokio runtime.
+    pub fn next_within(
+        &mut self,
+        within: Duration,
+    ) -> Result<Option<Result<AtRisk, LossCause>>, CannotBlock> {
+        let (risks, runtime_thread) = self.inner.parts();
+        runtime_thread.wait_for(within, risks.next())
+    }
+}
+
 impl Deref for LockGuard {
     type Target = guard::LockGuard;
 
@@ -127,6 +179,12 @@ impl Deref for LockGuard {
 }
 
 impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.inner.get(), f)
+    }
+}
+
+impl fmt::Debug for RiskWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.inner.get(), f)
     }

@@ -62,7 +62,7 @@ mod values;
 pub use crate::background_runtime::{BackgroundError, BackgroundRuntime, BackgroundTask};
 pub use crate::error::CannotBlock;
 pub use election::{Change, Election, Leadership, Observation};
-pub use guard::LockGuard;
+pub use guard::{LockGuard, RiskWatch};
 pub use owner::{OwnedGuard, Owner};
 pub use redlock::{LookError, Redlock};
 pub use request::{LockRequest, TryAcquire};

@@ -13,6 +13,7 @@ use super::core::Core;
 use super::extension;
 use super::held::Held;
 use super::released::Released;
+use super::risk::{self, AtRisk, RiskWatch};
 use super::schedule::ScheduleId;
 use crate::error::ExtendError;
 use crate::node::Token;
@@ -271,6 +272,71 @@ impl LockGuard {
             }
             held.lost(&*runtime).await
         }
+    }
+
+    /// Watches for the notice that the lock may be lost soon: no more than `margin` of its validity is left, because it
+    /// was not extended in time. The notice says why, with the replies of the masters to the last renewal. The holder
+    /// can then save its work, or start nothing new, while the lock is still held. [`RiskWatch::next`] waits for it.
+    ///
+    /// - The notice comes at most once per episode, and again if the lock recovers and gets into trouble later.
+    /// - The time is measured on this process's own monotonic clock, as for [`is_valid`](Self::is_valid).
+    /// - A lock whose renewals are answered in time is never at risk. For this, a larger `margin` counts as about half
+    ///   of the ttl: three quarters of the validity that is left when a renewal is due (49 % of the ttl for the default
+    ///   drift).
+    /// - A renewal is due each third of the ttl, and a failed one is repeated each fifteenth. With a `margin` of a
+    ///   third of the ttl, several attempts have failed before the notice.
+    /// - With a `margin` of zero there is no notice before the loss.
+    /// - For a lock with `renewal(false)`, the notice comes when `margin` is left, however large it is.
+    /// - Before a lock ends at its `max_hold`, the notice comes as well.
+    /// - A lock that is taken away (for example, force-released) is lost without a notice before.
+    ///
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use quorate::RiskReason;
+    /// # let redlock = quorate::Redlock::in_memory(3);
+    /// let guard = redlock.lock("r").renewal(false).acquire().await?;
+    /// let mut risks = guard.at_risk(Duration::from_secs(2));
+    /// match risks.next().await {
+    ///     Ok(risk) => {
+    ///         println!("{risk}"); // the lock is lost in 2s unless it is extended: ..
+    ///         assert_eq!(risk.reason, RiskReason::NotRenewed);
+    ///     }
+    ///     Err(cause) => println!("lost without a notice: {cause}"),
+    /// }
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "testing"))]
+    /// # fn main() {}
+    /// ```
+    pub fn at_risk(&self, margin: Duration) -> RiskWatch {
+        RiskWatch::new(self.held.clone(), self.core.coordinator.clone(), margin)
+    }
+
+    /// Whether the lock is at risk now: `None` if more than `margin` of its validity is left. This call does not wait,
+    /// and works on any thread, also outside of a runtime. [`at_risk`](Self::at_risk) describes `margin`.
+    ///
+    /// # Errors
+    ///
+    /// The cause if the lock has ended: a lost lock is not at risk any more.
+    ///
+    /// ```no_run
+    /// # async fn example(guard: quorate::LockGuard) {
+    /// # use std::time::Duration;
+    /// match guard.risk(Duration::from_secs(2)) {
+    ///     Ok(None) => println!("enough time for another step"),
+    ///     Ok(Some(risk)) => eprintln!("{}", risk.details()),
+    ///     Err(cause) => println!("stopped: {cause}"),
+    /// }
+    /// # }
+    /// ```
+    pub fn risk(&self, margin: Duration) -> Result<Option<AtRisk>, LossCause> {
+        if self.is_forked() {
+            return Err(LossCause::Forked);
+        }
+        let coordinator = &self.core.coordinator;
+        risk::risk_of(&self.held, coordinator, margin, coordinator.now())
     }
 
     /// Extends the lock once, to `ttl` from now; never shortens it. The background renewal continues. The fencing token

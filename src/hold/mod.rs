@@ -7,4 +7,5 @@ pub(crate) mod guard;
 pub(crate) mod held;
 pub(crate) mod released;
 pub(crate) mod renewal;
+pub(crate) mod risk;
 pub(crate) mod schedule;

@@ -18,6 +18,7 @@
 //! | [`retry_at`] | 1/15 | time until a renewal without a majority is tried again |
 //! | [`late_threshold`] | 1/30 | a renewal that is overdue by more is late, and is no longer held back |
 //! | [`early_window`] | 1/60 | a lock that is due within this time is renewed together with the others |
+//! | [`risk_threshold`] | about 1/2 | with less validity left than this, a lock that is renewed can be at risk |
 //! | [`default_heartbeat`] | 1/2 | time without a heartbeat after which the masters drop a waiter, unless one is configured; the waiter sends three in this time |
 //! | [`default_node_timeout`] | 1/10 | time for the answer of a master, if 50 ms are longer |
 //! | [`longest_node_timeout`] | 1/4 | longest time for the answer of a master: leaves room for both rounds of an acquire |
@@ -52,6 +53,15 @@ pub(crate) fn late_threshold(ttl: Duration) -> Duration {
 /// A renewal may be sent this much before it is due, together with other renewals.
 pub(crate) fn early_window(ttl: Duration) -> Duration {
     ttl / 60
+}
+
+/// How much validity is left when a lock that is renewed begins to be at risk, for a holder that asks for `margin`.
+///
+/// At most three quarters of the validity that is left when the renewal is due. For the default drift, this is 49 % of
+/// the ttl. So a lock whose renewals are answered within a node timeout is never at risk, however large `margin` is.
+pub(crate) fn risk_threshold(margin: Duration, ttl: Duration, drift: Drift) -> Duration {
+    let left_when_due = ttl.saturating_sub(drift.of(ttl)).saturating_sub(ttl / 3);
+    margin.min(left_when_due / 4 * 3)
 }
 
 /// The time between two requests of an observer of an election: 10 ms or more, however short the ttl is.
@@ -217,6 +227,18 @@ mod tests {
             assert_eq!(renew_at(at_ms(7), ttl), at_ms(7 + due), "{ttl:?}");
             assert_eq!(retry_at(at_ms(7), ttl), at_ms(7 + retry), "{ttl:?}");
         }
+    }
+
+    #[test]
+    fn lock_is_not_at_risk_before_its_renewal_is_overdue() {
+        let ms = Duration::from_millis;
+        let threshold = |margin, drift| risk_threshold(margin, ms(9_000), drift);
+        assert_eq!(threshold(ms(0), Drift::default()), ms(0));
+        assert_eq!(threshold(ms(1_234), Drift::default()), ms(1_234));
+        // 9000 - 92 - 3000 are left when the renewal is due.
+        assert_eq!(threshold(ms(9_000), Drift::default()), ms(4_431));
+        let (factor, floor) = (0.9, ms(2));
+        assert_eq!(threshold(ms(9_000), Drift { factor, floor }), ms(0));
     }
 
     #[test]

@@ -10,8 +10,8 @@ use quorate::blocking::{
     TryAcquire,
 };
 use quorate::{
-    AcquireError, BuildError, ExtendError, LossCause, OnceOutcome, ScopeError, StatusVerdict, Take,
-    ValueError, Wait,
+    AcquireError, BuildError, ExtendError, LossCause, OnceOutcome, RiskReason, ScopeError,
+    StatusVerdict, Take, ValueError, Wait,
 };
 use quorate_testbed::Masters;
 
@@ -381,6 +381,28 @@ fn blocking_guard_can_be_released_by_one_thread_while_others_use_it() {
         .expect("elected");
     assert!(leadership.resign().expect("this thread may wait").was_valid);
     assert!(!leadership.is_valid());
+}
+
+#[test]
+fn blocking_guard_gives_a_notice_before_its_fixed_lease_ends() {
+    let redlock = Redlock::in_memory(3);
+    let request = redlock.lock("r").ttl(secs(2)).renewal(false);
+    let guard = request.acquire().expect("free");
+    let reported_risk = Arc::new(Mutex::new(None));
+    let slot = reported_risk.clone();
+    guard.on_risk(secs(1), move |risk| {
+        *slot.lock().expect("no panic") = Some(risk.reason);
+    });
+    let mut risks = guard.at_risk(secs(1));
+    assert_eq!(risks.next_within(ms(1)), Ok(None));
+    let risk = risks.next_within(PATIENCE).expect("this thread may wait");
+    assert!(matches!(risk, Some(Ok(risk)) if risk.reason == RiskReason::NotRenewed));
+    wait_until("the callback", || {
+        *reported_risk.lock().expect("no panic") == Some(RiskReason::NotRenewed)
+    });
+    let end = risks.next_within(PATIENCE);
+    assert_eq!(end, Ok(Some(Err(LossCause::Expired))));
+    assert_eq!(guard.risk(secs(1)), Err(LossCause::Expired));
 }
 
 #[test]

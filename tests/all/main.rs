@@ -61,6 +61,7 @@ mod release;
 mod renewal;
 mod repository;
 mod requests;
+mod risk;
 mod runtimes;
 
 mod scope;
