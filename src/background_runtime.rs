@@ -53,9 +53,10 @@ const END_MARGIN: Duration = Duration::from_millis(50);
 /// let guard = result?;
 /// println!("fencing token {:?}", guard.fencing_token());
 ///
-/// // At the end of the program: release the lock, and wait for at most 400 ms until this is sent.
-/// runtime.enter(|| drop(guard))?;
-/// runtime.end(Duration::from_millis(400), async move { redlock.flush().await })?;
+/// // At the end of the program: release what is still held, and wait for at most 400 ms until this is sent.
+/// let last_work = async move { drop(redlock.release_all().await) };
+/// runtime.end(Duration::from_millis(400), last_work)?;
+/// assert!(!guard.is_valid());
 /// # Ok(()) }
 /// # #[cfg(not(feature = "testing"))]
 /// # fn main() {}
@@ -111,14 +112,14 @@ struct Shared {
     thread: Mutex<Option<RunningThread>>,
 }
 
-/// What is needed to spawn tasks on the thread.
+/// The handles for spawning tasks on the thread.
 struct Started {
     runtime: Handle,
     /// True when the spawned tasks must end. Each task has a receiver, so `closed` resolves when no task is left.
     tasks_end: watch::Sender<bool>,
 }
 
-/// What is needed to end the thread.
+/// The handles for ending the thread.
 struct RunningThread {
     /// `None` once the end was requested.
     stop: Option<oneshot::Sender<Stop>>,
@@ -223,8 +224,8 @@ impl BackgroundRuntime {
     /// Ends the thread, in three steps:
     ///
     /// 1. The thread drops the tasks that still run. Guards that they own are released.
-    /// 2. The thread runs `last_work`, for example [`Redlock::flush`](crate::Redlock::flush), which waits until all
-    ///    releases are sent.
+    /// 2. The thread runs `last_work`, for example [`Redlock::release_all`](crate::Redlock::release_all), which
+    ///    releases what is still held, and waits until all releases are sent.
     /// 3. The thread ends. The calling thread waits until then.
     ///
     /// If the first two steps take longer than `within`, the thread drops `last_work` and ends. The call returns at the

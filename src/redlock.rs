@@ -5,6 +5,7 @@ pub(crate) mod status;
 pub(crate) mod try_acquire;
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::metrics;
 use crate::node::inspection::Inspection;
 use crate::node::{Fault, KeyState, NodeName, Phase, Request, Scope, Subscriber};
 use crate::options::Options;
+use crate::outcome::LossCause;
 use crate::resource::{InvalidResource, check_resource};
 use crate::rounds::coordinator::Coordinator;
 use crate::waiting::local_queue::LocalQueues;
@@ -364,6 +366,46 @@ impl Redlock {
     pub async fn flush(&self) {
         let idle = self.core.coordinator.nodes().iter().map(|node| node.idle());
         futures::future::join_all(idle).await;
+    }
+
+    /// Releases all locks that this `Redlock` and its clones still hold, and waits as [`flush`](Self::flush) does until
+    /// the releases are sent. Returns the number of these locks. Their guards report
+    /// [`LossCause::Released`](crate::LossCause::Released).
+    ///
+    /// Use it at the end of a program whose guards may still exist, for example in objects of another language. The
+    /// call itself ends the locks and queues the releases. In a forked process it does nothing, and returns 0.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the locks are released all the same.
+    ///
+    /// ```
+    /// # #[cfg(feature = "testing")]
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// # let redlock = quorate::Redlock::in_memory(3);
+    /// let guard = redlock.acquire("nightly").await.expect("free");
+    /// assert_eq!(redlock.release_all().await, 1);
+    /// assert!(!guard.is_valid());
+    /// # }
+    /// # #[cfg(not(feature = "testing"))]
+    /// # fn main() {}
+    /// ```
+    pub fn release_all(&self) -> impl Future<Output = usize> + Send + use<> {
+        let coordinator = &self.core.coordinator;
+        let mut count = 0;
+        if !coordinator.process.is_not_current() {
+            for held in self.core.renewal.take_all() {
+                count += usize::from(held.end_cause(coordinator.now()).is_none());
+                coordinator.release_in_background(&held.claim);
+                held.end(LossCause::Released);
+            }
+        }
+        let redlock = self.clone();
+        async move {
+            redlock.flush().await;
+            count
+        }
     }
 
     /// The names of the masters, without credentials, in the order in which they were given to the builder.

@@ -76,6 +76,11 @@ impl Renewal {
         self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Removes all locks from the schedule, and returns them.
+    pub(crate) fn take_all(&self) -> Vec<Arc<Held>> {
+        self.schedule().take_all()
+    }
+
     /// Removes a lock from the schedule. A renewal that is already queued for a master may still be sent.
     pub(crate) fn forget(&self, id: &ScheduleId) {
         self.schedule().remove(id.get());
@@ -190,6 +195,13 @@ impl Entries {
         u64::from(entry.generation) << 32 | u64::from(index)
     }
 
+    /// The ids of all locks.
+    fn ids(&self) -> impl Iterator<Item = u64> {
+        let numbered_entries = self.slots.iter().zip(0_u64..);
+        let live_entries = numbered_entries.filter(|(entry, _)| entry.held.is_some());
+        live_entries.map(|(entry, index)| u64::from(entry.generation) << 32 | index)
+    }
+
     fn get(&mut self, id: u64) -> Option<&mut Entry> {
         let entry = self.slots.get_mut((id & u64::from(u32::MAX)) as usize)?;
         (u64::from(entry.generation) == id >> 32 && entry.held.is_some()).then_some(entry)
@@ -265,6 +277,16 @@ impl Schedule {
         if self.entries.remove(id) && time_count > max_times {
             self.drop_outdated_times();
         }
+    }
+
+    fn take_all(&mut self) -> Vec<Arc<Held>> {
+        let ids: Vec<u64> = self.entries.ids().collect();
+        let held_locks = ids
+            .iter()
+            .filter_map(|id| self.entries.get(*id)?.held.clone());
+        let held_locks: Vec<_> = held_locks.collect();
+        ids.into_iter().for_each(|id| self.remove(id));
+        held_locks
     }
 
     /// Drops all outdated due times.

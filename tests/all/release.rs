@@ -144,3 +144,30 @@ async fn scope_whose_body_releases_its_lock_reports_the_release() {
     assert_eq!(outcome, Err(ScopeError::Lost { cause, value }));
     assert_is_free(&redlock, "r").await;
 }
+
+#[tokio::test]
+async fn release_all_releases_what_is_held_and_nothing_of_later_holders() {
+    let masters = masters(3);
+    let (client, other_client) = (redlock(&masters), redlock(&masters));
+    assert_eq!(client.release_all().await, 0);
+    let plain = take(&client, "plain").await;
+    let fixed = client.lock("fixed").renewal(false).acquire().await;
+    let fixed = fixed.expect("free");
+    let permit = client.semaphore("seats", 1).acquire().await.expect("free");
+    let of_other_client = take(&other_client, "other").await;
+    drop(take(&client, "dropped").await);
+    assert_eq!(client.release_all().await, 3);
+    for guard in [&plain, &fixed, &permit] {
+        assert_eq!(guard.loss(), Some(LossCause::Released));
+    }
+    assert!(of_other_client.is_valid());
+    assert_eq!(count_masters_with(&masters, "plain"), 0);
+    assert_eq!(count_masters_with(&masters, "fixed"), 0);
+    assert_eq!(client.release_all().await, 0);
+    let next_guard = take(&client, "plain").await;
+    drop((plain, fixed, permit));
+    client.flush().await;
+    assert!(next_guard.is_valid());
+    assert_eq!(count_masters_with(&masters, "plain"), 3);
+    assert!(next_guard.release().await.was_valid);
+}
