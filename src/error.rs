@@ -263,18 +263,40 @@ impl FailedAcquire {
 }
 
 impl AcquireError {
-    /// The reply of each master in one round of requests ([`FailedAcquire`] says which). Empty if the acquire sent no
-    /// request.
-    pub fn reports(&self) -> &[NodeReport] {
+    /// The details of the failed acquire; `None` if the call was refused before the acquire began.
+    pub fn failed(&self) -> Option<&FailedAcquire> {
         match self {
             Self::HeldByOther(failed)
             | Self::NotJoinable(failed)
             | Self::NoQuorum(failed)
             | Self::OtherMasters(failed)
-            | Self::TooLate(failed) => &failed.reports,
-            Self::InvalidResource(_) | Self::InvalidOptions(_) | Self::Forked => &[],
+            | Self::TooLate(failed) => Some(failed),
+            Self::InvalidResource(_) | Self::InvalidOptions(_) | Self::Forked => None,
             #[cfg(feature = "blocking")]
-            Self::CannotBlock(_) => &[],
+            Self::CannotBlock(_) => None,
+        }
+    }
+
+    /// The reply of each master in one round of requests ([`FailedAcquire`] says which). Empty if the acquire sent no
+    /// request.
+    pub fn reports(&self) -> &[NodeReport] {
+        self.failed().map_or(&[], |failed| &failed.reports)
+    }
+
+    /// The kind of this error as one word, for machine-readable output; stable across versions. The span `acquire` and
+    /// the metrics use the same words for their outcomes.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::HeldByOther(_) => "held_by_other",
+            Self::NotJoinable(_) => "held_by_owner",
+            Self::NoQuorum(_) => "no_quorum",
+            Self::OtherMasters(_) => "other_masters",
+            Self::TooLate(_) => "too_late",
+            Self::InvalidResource(_) => "invalid_resource",
+            Self::InvalidOptions(_) => "invalid_options",
+            Self::Forked => "forked",
+            #[cfg(feature = "blocking")]
+            Self::CannotBlock(_) => "cannot_block",
         }
     }
 }

@@ -152,6 +152,8 @@ mod fence;
 pub mod fork;
 mod hold;
 mod hosting;
+#[cfg(feature = "serde")]
+mod json;
 mod keys;
 mod kinds;
 mod limit;

@@ -27,21 +27,11 @@ pub(crate) fn run(args: StatusArgs) -> CommandResult {
         }
         Ok(listing)
     })?;
-    let locks = listing.locks.iter();
-    let locks = locks.map(ResourceStatus::from_listed);
-    let locks: Vec<ResourceStatus> = locks.collect();
     if args.json {
-        let not_asked = listing.faults.iter().map(|(master, fault)| {
-            let error = output::redact(&fault.to_string()).into_owned();
-            serde_json::json!({
-                "master": master.to_string(), "error": error, "error_kind": fault.kind(),
-            })
-        });
-        let not_asked: Vec<_> = not_asked.collect();
-        output::print_json(&serde_json::json!({
-            "resources": locks, "complete": listing.complete, "not_asked": not_asked,
-        }))?;
+        output::print_json(&listing)?;
     } else {
+        let locks = listing.locks.iter();
+        let locks: Vec<_> = locks.map(ResourceStatus::from_listed).collect();
         output::print_page(&page(&listing, &locks))?;
     }
     if !listing.majority_answered {
@@ -96,4 +86,34 @@ fn lock_row(lock: &ResourceStatus) -> Vec<Cell> {
         lock.queue_length().to_string().into(),
         lock.holders_text().into(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use quorate::Redlock;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn status_of_a_name_and_the_list_of_all_locks_have_the_same_json_form() {
+        let redlock = Redlock::in_memory(3);
+        let name = b"deploy\xff\n".as_slice();
+        let guards = [
+            redlock.lock(name),
+            redlock.lock("readers").shared(),
+            redlock.semaphore("seats", 2),
+        ];
+        let guards = guards.map(|request| async { request.acquire().await.expect("free") });
+        let guards = futures::future::join_all(guards).await;
+        let waiter = redlock.lock(name).acquire();
+        let mut waiter = std::pin::pin!(waiter);
+        let _ = tokio::time::timeout(std::time::Duration::from_millis(200), &mut waiter).await;
+        let listing = redlock.list("").await;
+        assert_eq!(listing.locks.len(), guards.len());
+        for listed in &listing.locks {
+            let of_command = serde_json::to_value(ResourceStatus::from_listed(listed));
+            let of_library = serde_json::to_value(listed);
+            assert_eq!(of_command.expect("JSON"), of_library.expect("JSON"));
+        }
+    }
 }

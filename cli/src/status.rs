@@ -47,8 +47,8 @@ Examples:
     quorate status --json deploy:web deploy:api | jq '.resources[].verdict'
     quorate status --starting-with deploy: --json | jq -r '.resources[] | [.resource, .note.host] | @tsv'
 
-JSON fields (stable; absent values are null): resources[]. If no name is given, also: complete, not_asked[] (master,
-error, error_kind).
+JSON fields (stable; absent values are null): resources[]. If no name is given, also: complete, majority_answered,
+not_asked[] (master, error, error_kind).
 
 JSON fields of an element of resources[]:
     always          resource, verdict, holder, note (host, pid, process, since, text), quorum, answered, masters[]

@@ -149,12 +149,13 @@ mod tests {
 
     /// Test files that are not used as judges. Either the code that such a file tests is not mutated, or other judges
     /// test the same code.
-    const NO_JUDGES: [&str; 15] = [
+    const NO_JUDGES: [&str; 16] = [
         "blocking",
         "crates",
         "fork",
         "from_env",
         "interop",
+        "json",
         "pages",
         "passwords",
         "promises",

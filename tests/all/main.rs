@@ -24,6 +24,8 @@ mod from_env;
 mod full;
 mod hostile;
 mod inspect;
+#[cfg(feature = "serde")]
+mod json;
 mod kind_contract;
 mod language;
 mod lease;
