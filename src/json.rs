@@ -5,6 +5,7 @@
 //! text: control characters of a lock value are escaped, and bytes that are not UTF-8 become `\xNN`. No text contains a
 //! password.
 
+use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
@@ -48,7 +49,7 @@ fn printable(bytes: &[u8]) -> String {
             }
         }
         for byte in chunk.invalid() {
-            text += &format!("\\x{byte:02x}");
+            let _ = write!(text, "\\x{byte:02x}");
         }
     }
     text
@@ -74,7 +75,12 @@ struct NameForm {
 impl NameForm {
     fn new(name: &[u8], slot: Option<usize>) -> Self {
         let utf8_name = std::str::from_utf8(name);
-        let hex = || name.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = || {
+            name.iter().fold(String::new(), |mut text, byte| {
+                let _ = write!(text, "{byte:02x}");
+                text
+            })
+        };
         Self {
             resource_hex: utf8_name.is_err().then(hex),
             resource: utf8_name.map_or_else(|_| printable(name), str::to_owned),

@@ -285,7 +285,9 @@ impl Schedule {
             .iter()
             .filter_map(|id| self.entries.get(*id)?.held.clone());
         let held_locks: Vec<_> = held_locks.collect();
-        ids.into_iter().for_each(|id| self.remove(id));
+        for id in ids {
+            self.remove(id);
+        }
         held_locks
     }
 
