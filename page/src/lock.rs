@@ -12,6 +12,9 @@ use crate::text::{json_name, printable};
 /// The largest number of waiters that the page shows for one lock.
 const MAX_WAITERS: usize = 100;
 
+/// The two times of a client are computed from rounded times, so they can be wrong by this much together.
+const ROUNDING_MS: u64 = 2;
+
 /// Which kind of lock this is, as far as the masters' answers show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -226,18 +229,20 @@ fn waiters(states: &[&KeyState], holder: Option<&HoldReading>) -> Vec<WaiterRead
             since_ms: waiter.since.map(unix_ms),
         })
         .collect();
-    let is_holder = |waiter: &WaiterReading, client: &Client| {
-        waiter.pid == Some(client.pid)
-            && waiter.since_ms.is_some_and(|since| since < client.since_ms)
-    };
     let client = holder.and_then(|holder| holder.client.as_ref());
     if let (Some(first), Some(client)) = (waiters.first(), client)
-        && is_holder(first, client)
+        && has_become_holder(first, client)
     {
         waiters.remove(0);
     }
     waiters.truncate(MAX_WAITERS);
     waiters
+}
+
+/// Whether this waiter got the lock: it is a waiter of the same process, and it began to wait before the hold began.
+fn has_become_holder(waiter: &WaiterReading, holder: &Client) -> bool {
+    let began_before = |since: u64| since.saturating_add(ROUNDING_MS) < holder.since_ms;
+    waiter.pid == Some(holder.pid) && waiter.since_ms.is_some_and(began_before)
 }
 
 fn answer(state: &Result<KeyState, quorate::Fault>) -> MasterReading {
@@ -319,6 +324,28 @@ mod tests {
             None
         );
         assert_eq!(left_on_quorum(Vec::new(), 2), None);
+    }
+
+    #[test]
+    fn waiter_of_the_holders_process_is_kept_if_it_began_to_wait_when_the_hold_began() {
+        let holder = Client {
+            host: "app-1".into(),
+            pid: 7,
+            process: "job".into(),
+            note: None,
+            since_ms: 1_001,
+        };
+        let waiter = |pid, since_ms| WaiterReading {
+            id: "w".into(),
+            host: None,
+            pid: Some(pid),
+            since_ms: Some(since_ms),
+        };
+        assert!(has_become_holder(&waiter(7, 900), &holder));
+        // Both began within one millisecond, and the times are rounded.
+        assert!(!has_become_holder(&waiter(7, 1_000), &holder));
+        assert!(!has_become_holder(&waiter(7, 1_500), &holder));
+        assert!(!has_become_holder(&waiter(8, 900), &holder));
     }
 
     #[test]
