@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use quorate::{Inspection, Leader, Listing, LossCause, Status, Take};
+use quorate::{AtRisk, Inspection, Leader, Listing, LossCause, Status, Take};
 
 use crate::client::Client;
 use crate::error::CallError;
@@ -28,6 +28,8 @@ pub enum Answer {
     Take(Take),
     /// Why a lock ended; `None` if it has not ended within the time limit of the call.
     Loss(Option<LossCause>),
+    /// The lock is still held, but may be lost soon.
+    Risk(AtRisk),
     /// The leader of an election; `None` if there is none.
     Leader(Option<Leader>),
     /// The state of a lock.

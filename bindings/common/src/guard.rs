@@ -10,6 +10,7 @@ use crate::client::Client;
 use crate::error::{CallError, ErrorKind};
 use crate::held::{HeldSlot, Hold};
 use crate::once::RecordRequest;
+use crate::risk::RiskWatcher;
 
 /// A held lock. Dropping it releases the lock in the background. In a forked process, a copy is not valid and releases
 /// nothing.
@@ -197,6 +198,18 @@ impl Guard {
             };
             Ok(Answer::Loss(cause))
         }))
+    }
+
+    /// Watches for the notice that the lock may be lost soon: no more than `margin` of its validity is left, because it
+    /// was not renewed in time.
+    ///
+    /// # Errors
+    ///
+    /// In a forked process.
+    pub fn at_risk(&self, margin: Duration) -> Result<RiskWatcher, CallError> {
+        self.check_process()?;
+        let watch = self.hold().map(|hold| hold.guard().at_risk(margin));
+        Ok(RiskWatcher::new(self.client(), watch))
     }
 
     /// The call that records the period of [`at_least_once`](crate::once::OnceOptions::at_least_once) as done. It can

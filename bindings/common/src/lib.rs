@@ -26,5 +26,6 @@ pub mod mailbox;
 pub mod once;
 pub mod queries;
 pub mod quota;
+pub mod risk;
 
 pub use quorate;

@@ -4,10 +4,10 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use quorate_bindings::call::{Answer, Reply};
 use quorate_bindings::quorate::{
-    Inspection, Leader, Listing, LossCause, Note, Status, StatusVerdict, Take,
+    AtRisk, Inspection, Leader, Listing, LossCause, Note, Status, StatusVerdict, Take,
 };
 
-use crate::errors::exception;
+use crate::errors::{self, ReportTuple, exception};
 use crate::guard::Guard;
 use crate::times::timestamp;
 
@@ -126,6 +126,19 @@ fn inspection(inspection: &Inspection) -> InspectionTuple {
     )
 }
 
+/// A risk as a tuple: reason, seconds until the lock is lost, text, reports.
+type RiskTuple = (&'static str, f64, String, Vec<ReportTuple>);
+
+fn risk(risk: &AtRisk) -> RiskTuple {
+    let remaining = risk.remaining.as_secs_f64();
+    (
+        risk.reason.as_str(),
+        remaining,
+        risk.details(),
+        errors::reports(&risk.reports),
+    )
+}
+
 fn leader(leader: &Leader) -> (u64, Option<NoteTuple>) {
     (leader.term, leader.note.as_ref().map(note))
 }
@@ -140,6 +153,7 @@ fn answer(py: Python<'_>, answer: Answer) -> PyResult<Py<PyAny>> {
         Answer::Take(Take::Taken { left }) => (true, left).into_py_any(py),
         Answer::Take(Take::SoldOut { left }) => (false, left).into_py_any(py),
         Answer::Loss(cause) => cause.map(LossCause::as_str).into_py_any(py),
+        Answer::Risk(found) => risk(&found).into_py_any(py),
         Answer::Leader(found) => found.as_ref().map(leader).into_py_any(py),
         Answer::Status(found) => status(&found).into_py_any(py),
         Answer::Listing(found) => listing(&found).into_py_any(py),

@@ -9,7 +9,9 @@ use quorate_bindings::quorate::NodeReport;
 use crate::answers;
 
 /// A report as a tuple: master, outcome as one word, text, seconds until the reply.
-fn report(report: &NodeReport) -> (String, &'static str, String, Option<f64>) {
+pub(crate) type ReportTuple = (String, &'static str, String, Option<f64>);
+
+fn report(report: &NodeReport) -> ReportTuple {
     let latency = report.latency.map(|latency| latency.as_secs_f64());
     (
         report.node.to_string(),
@@ -19,7 +21,7 @@ fn report(report: &NodeReport) -> (String, &'static str, String, Option<f64>) {
     )
 }
 
-pub(crate) fn reports(reports: &[NodeReport]) -> Vec<(String, &'static str, String, Option<f64>)> {
+pub(crate) fn reports(reports: &[NodeReport]) -> Vec<ReportTuple> {
     reports.iter().map(report).collect()
 }
 

@@ -8,6 +8,7 @@ use quorate_bindings::quorate::LossCause;
 
 use crate::call::Call;
 use crate::errors;
+use crate::risk::RiskWatcher;
 use crate::times;
 
 /// A held lock. `quorate/_guard.py` has the classes for users.
@@ -81,6 +82,12 @@ impl Guard {
 
     fn wait_lost(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Call> {
         call(py, self.guard.wait_lost(times::optional_duration(timeout)?))
+    }
+
+    fn at_risk(&self, py: Python<'_>, margin: f64) -> PyResult<RiskWatcher> {
+        let watcher = self.guard.at_risk(times::duration(margin)?);
+        let watcher = watcher.map_err(|error| errors::exception(py, &error))?;
+        Ok(RiskWatcher { watcher })
     }
 
     fn record(&self, py: Python<'_>) -> PyResult<Call> {

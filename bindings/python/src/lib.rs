@@ -15,6 +15,7 @@ mod memory;
 mod observer;
 mod once;
 mod quota;
+mod risk;
 mod settings;
 mod times;
 
@@ -40,6 +41,7 @@ fn _quorate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<observer::Observer>()?;
     module.add_class::<once::OnceOptions>()?;
     module.add_class::<quota::QuotaOptions>()?;
+    module.add_class::<risk::RiskWatcher>()?;
     module.add_function(wrap_pyfunction!(close_all_clients, module)?)?;
     module.add_function(wrap_pyfunction!(logs::logs_start, module)?)?;
     module.add_function(wrap_pyfunction!(logs::logs_wait, module)?)?;

@@ -23,7 +23,7 @@ fn order(text: &str) -> PyResult<Order> {
 fn restart_guard(text: &str) -> PyResult<RestartGuard> {
     match text {
         "on" => Ok(RestartGuard::On),
-        "after_first_contact" => Ok(RestartGuard::AfterFirstContact),
+        "after_first_contact" | "after-first-contact" => Ok(RestartGuard::AfterFirstContact),
         "off" => Ok(RestartGuard::Off),
         other => {
             let text =

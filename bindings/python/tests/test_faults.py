@@ -45,6 +45,28 @@ async def acquire_once(servers: Servers) -> None:
         assert guard.is_valid()
 
 
+def test_lock_at_risk_is_reported_before_its_loss():
+    masters = Memory(3)
+    guard = Redlock(masters, ttl=2).acquire("at risk")
+    for number in range(3):
+        masters.set(number, "down")
+    notices = []
+    for risk in guard.at_risk(1):
+        assert guard.is_valid() and 0 < risk.remaining <= 1 and len(risk.reports) == 3
+        notices.append(risk.reason)
+    assert notices == ["renewal_failed"] and guard.lost == "expired"
+    guard.release()
+    assert list(guard.at_risk(1)) == []
+
+    async def main():
+        locks = AsyncRedlock.in_memory(ttl=2)
+        guard = await locks.acquire("at risk", ttl=1, renewal=False)
+        assert [risk.reason async for risk in guard.at_risk(0.5)] == ["not_renewed"]
+        await guard.release()
+
+    asyncio.run(main())
+
+
 def test_masters_in_memory_are_shared_and_fail_as_servers_do():
     masters = Memory(3)
     here, there = Redlock(masters), Redlock(masters)

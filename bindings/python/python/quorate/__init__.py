@@ -11,7 +11,7 @@ All times are in seconds (`float` or `int`), or `timedelta` objects.
 
 from ._async_redlock import AsyncOwner, AsyncRedlock
 from ._async_scope import AsyncScope
-from ._data import Inspection, Leader, Listed, Listing, MasterReport, MasterStatus, Note, Record, Status, Take
+from ._data import Inspection, Leader, Listed, Listing, MasterReport, MasterStatus, Note, Record, Risk, Status, Take
 from ._election import AsyncElection, Election
 from ._errors import (
     AcquireError,
@@ -74,6 +74,7 @@ __all__ = [
     "Quota",
     "Record",
     "Redlock",
+    "Risk",
     "Scope",
     "Status",
     "Take",

@@ -98,6 +98,18 @@ class Take(NamedTuple):
     left: int
 
 
+class Risk(NamedTuple):
+    """A notice that a held lock may be lost soon."""
+
+    reason: str
+    """`renewal_failed` (no majority; it is repeated), `renewal_late`, `not_renewed` or `max_hold`."""
+    remaining: float
+    """Seconds until the lock is lost, if nothing extends it before."""
+    text: str
+    """For a log: the reason, and the reply of each master."""
+    reports: tuple[MasterReport, ...]
+
+
 class Leader(NamedTuple):
     """The leader of an election."""
 
@@ -143,6 +155,14 @@ def listing(raw: Any) -> Listing:
 
 def inspections(raw: Any) -> tuple[Inspection, ...]:
     return tuple(Inspection._make((*facts, tuple(rights), wakes)) for *facts, rights, wakes in raw)
+
+
+def risk(raw: Any) -> Risk | None:
+    """The notice; `None` if the lock has ended."""
+    if not isinstance(raw, tuple):
+        return None
+    reason, remaining, text, reports = raw
+    return Risk(reason, remaining, text, tuple(report(one) for one in reports))
 
 
 def leader(raw: Any) -> Leader | None:

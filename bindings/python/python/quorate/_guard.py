@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Any
 
 from . import _event_loop, _quorate
 from ._arguments import Time, optional_seconds, seconds
-from ._data import MasterReport, report
+from ._data import MasterReport, Risk, report, risk
 from ._errors import lock_lost
 
 
@@ -114,6 +115,14 @@ class Guard(BaseGuard):
         cause: str | None = self._guard.wait_lost(optional_seconds(timeout, "timeout")).wait()
         return cause
 
+    def at_risk(self, margin: Time) -> Iterator[Risk]:
+        """Yields a `Risk` each time no more than `margin` seconds of the validity are left, because the lock was not
+        renewed in time. Ends when the lock has ended. Use it to save work before a loss; `lost` says whether one
+        came."""
+        watcher = self._guard.at_risk(seconds(margin, "margin"))
+        while (notice := risk(watcher.next().wait())) is not None:
+            yield notice
+
     def __enter__(self) -> Guard:
         return self
 
@@ -158,6 +167,14 @@ class AsyncGuard(BaseGuard):
         call = self._guard.wait_lost(optional_seconds(timeout, "timeout"))
         cause: str | None = await _event_loop.run(call)
         return cause
+
+    async def at_risk(self, margin: Time) -> AsyncIterator[Risk]:
+        """Yields a `Risk` each time no more than `margin` seconds of the validity are left, because the lock was not
+        renewed in time. Ends when the lock has ended. Use it to save work before a loss; `lost` says whether one
+        came."""
+        watcher = self._guard.at_risk(seconds(margin, "margin"))
+        while (notice := risk(await _event_loop.run(watcher.next()))) is not None:
+            yield notice
 
     async def __aenter__(self) -> AsyncGuard:
         return self
