@@ -13,9 +13,10 @@ use crate::common::{
     wait_for_output, wait_until,
 };
 
-/// A running `quorate` that serves a page.
+/// A running `quorate` that serves a page. A test that fails kills it.
 struct RunningPage {
-    child: Child,
+    /// `None` after [`end`](Self::end).
+    child: Option<Child>,
     /// The address without `http://`.
     address: String,
     /// The lines before the address.
@@ -41,7 +42,7 @@ fn start_page(command: &mut Command) -> RunningPage {
         }
     };
     RunningPage {
-        child,
+        child: Some(child),
         address,
         first_lines,
         stderr,
@@ -70,11 +71,21 @@ impl RunningPage {
 
     /// Sends a signal. Returns the exit code, the number of the signal of which the page died, and all its messages.
     fn end(mut self, signal: &str) -> (Option<i32>, Option<i32>, String) {
-        send_signal(&self.child, signal);
-        let mut messages = self.first_lines;
+        let child = self.child.take().expect("it runs until its end");
+        send_signal(&child, signal);
+        let mut messages = std::mem::take(&mut self.first_lines);
         self.stderr.read_to_string(&mut messages).expect("text");
-        let run = wait_for_output(self.child);
+        let run = wait_for_output(child);
         (run.code, run.died_of, messages)
+    }
+}
+
+impl Drop for RunningPage {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
