@@ -635,6 +635,8 @@ impl Postgres {
             .args(["-c", "fsync=off", "-c", "full_page_writes=off"])
             .args(["-c", "shared_buffers=16MB", "-c", "lock_timeout=30s"])
             .args(["-c", "max_connections=200"])
+            // Before a server ends cleanly, it waits for new connections that send nothing, by default for a minute.
+            .args(["-c", "authentication_timeout=10s"])
             .args([
                 "-c",
                 if self.options.tcp {

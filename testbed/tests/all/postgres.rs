@@ -1,5 +1,8 @@
 //! Tests of the documented behavior of `Postgres`, on real servers.
 
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use quorate_testbed::{Error, Postgres, PostgresOptions, not_run, within};
@@ -95,6 +98,29 @@ fn small_disk_of_a_server_can_be_filled_and_keeps_its_files_over_a_restart() {
     assert_eq!(numbers(&server), "1\n");
     let is_empty_outside = std::fs::read_dir(&folder).unwrap().next().is_none();
     assert!(is_empty_outside, "only the server may see the disk");
+}
+
+#[test]
+fn server_shuts_down_in_time_although_clients_connect_and_send_nothing() {
+    let Some(server) = server(PostgresOptions::new().tcp()) else {
+        return;
+    };
+    let address = server.addr().expect("an address");
+    let is_over = AtomicBool::new(false);
+    let ended = thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut connections = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                connections.extend(TcpStream::connect(address));
+                thread::sleep(Duration::from_millis(50));
+            }
+        });
+        thread::sleep(Duration::from_millis(500));
+        let ended = server.shut_down();
+        is_over.store(true, Ordering::Relaxed);
+        ended
+    });
+    ended.unwrap();
 }
 
 #[test]
