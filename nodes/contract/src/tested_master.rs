@@ -18,6 +18,7 @@ pub struct TestedMaster {
     node: Arc<dyn Node>,
     keys: Box<dyn KeyAccess>,
     kind: MasterKind,
+    trusts_earlier_runs: bool,
 }
 
 /// The sort of a master. It determines the expectations of the cases that depend on more than replies.
@@ -36,7 +37,13 @@ impl TestedMaster {
     pub fn new(node: Arc<dyn Node>, keys: impl KeyAccess + 'static) -> Self {
         let keys = Box::new(keys);
         let kind = MasterKind::Server;
-        Self { node, keys, kind }
+        let trusts_earlier_runs = true;
+        Self {
+            node,
+            keys,
+            kind,
+            trusts_earlier_runs,
+        }
     }
 
     /// The memory master of the library, with which all other masters are compared.
@@ -46,6 +53,7 @@ impl TestedMaster {
             node: Arc::new(master.clone()),
             keys: Box::new(RecordKeys(master)),
             kind: MasterKind::Memory,
+            trusts_earlier_runs: false,
         }
     }
 
@@ -73,6 +81,17 @@ impl TestedMaster {
             node: Arc::new(node),
             keys: Box::new(RecordKeys(RecordAccess::new(other))),
             kind: MasterKind::Store,
+            trusts_earlier_runs: true,
+        }
+    }
+
+    /// Declares that the run id of this master stays the same when it restarts
+    /// ([`Greeting::run_outlives_restarts`](quorate::node::store::Greeting::run_outlives_restarts)).
+    #[must_use]
+    pub fn run_outlives_restarts(self) -> Self {
+        Self {
+            trusts_earlier_runs: false,
+            ..self
         }
     }
 
@@ -92,9 +111,9 @@ impl TestedMaster {
         self.kind == MasterKind::Store
     }
 
-    /// Whether a restart of this master keeps its keys.
-    pub(crate) fn is_durable(&self) -> bool {
-        self.kind != MasterKind::Memory
+    /// Whether a client trusts a value that this master stored under another run id.
+    pub(crate) fn trusts_earlier_runs(&self) -> bool {
+        self.trusts_earlier_runs
     }
 
     /// Sends a request and waits for the reply.

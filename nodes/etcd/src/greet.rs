@@ -34,10 +34,12 @@ impl Met {
         name_of(self.cluster_id, &self.identity)
     }
 
-    /// The facts that the session task needs. The run is the name of the cluster: a restart forgets no lock.
+    /// The facts that the session task needs. The run is the name of the cluster: a restart forgets no lock. Another
+    /// identity means that the cluster was restored from a snapshot, or is a new one.
     pub(crate) fn greeting(&self) -> Greeting {
         let name = self.name();
-        Greeting::new(ServerRun::new(name.clone())).server(name)
+        let greeting = Greeting::new(ServerRun::new(name.clone()));
+        greeting.run_outlives_restarts().server(name)
     }
 }
 

@@ -18,7 +18,7 @@ async fn prefix(url: String) -> TestedMaster {
     let url = format!("{url}?timeout=5s");
     prepare(&url).await.expect("prepared");
     let open = || Etcd::open(&url).expect("a URL");
-    TestedMaster::store(open(), open())
+    TestedMaster::store(open(), open()).run_outlives_restarts()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 6)]

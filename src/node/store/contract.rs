@@ -144,7 +144,8 @@ impl Traits {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Greeting {
-    /// Identifies the run of the server process: the id changes with every restart.
+    /// Identifies the run of the server process: the id changes with every restart, unless
+    /// [`run_outlives_restarts`](Self::run_outlives_restarts) is set.
     pub run: ServerRun,
     /// The server's own name, which is the same at every address and after a restart; `None` if the server has none.
     /// The client compares these names to detect two addresses of one server.
@@ -153,6 +154,10 @@ pub struct Greeting {
     /// expired, because the server may have forgotten grants. `None` for a server that never loses an acknowledged
     /// change.
     pub uptime: Option<Duration>,
+    /// Whether the run id stays the same when the server restarts, and changes only if its data may have been replaced by
+    /// older data. Then the client never trusts a value that was stored under another run id, even if the restart guard
+    /// is off. Default: false.
+    pub run_outlives_restarts: bool,
 }
 
 impl Greeting {
@@ -162,6 +167,17 @@ impl Greeting {
             run,
             server: None,
             uptime: None,
+            run_outlives_restarts: false,
+        }
+    }
+
+    /// Declares that the run id stays the same when the server restarts, and changes only if its data may have been
+    /// replaced by older data.
+    #[must_use]
+    pub fn run_outlives_restarts(self) -> Self {
+        Self {
+            run_outlives_restarts: true,
+            ..self
         }
     }
 

@@ -102,7 +102,8 @@ struct Online<C> {
     session: C,
     run: ServerRun,
     /// Whether a stored value from an earlier run of the server counts as the newest value. True if the server loses
-    /// nothing in a restart. Turning the restart guard off declares the same.
+    /// nothing in a restart. Turning the restart guard off declares the same. False if the run id outlives restarts:
+    /// another run id then means that the data was replaced.
     is_durable: bool,
     quarantined_until: Instant,
     /// While this session is open, no other address of the client gets the vote of its server.

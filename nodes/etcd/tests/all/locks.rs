@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use quorate::{Redlock, RedlockBuilder, TryAcquire, Wait};
-use quorate_etcd::node;
-use quorate_testbed::{Etcd as Process, EtcdOptions, Fault as Cut, Masters, Proxy, Way};
+use quorate::{Redlock, RedlockBuilder, RestartGuard, Take, TryAcquire, ValueError, Wait};
+use quorate_etcd::{node, prepare};
+use quorate_testbed::{Etcd as Process, EtcdOptions, Fault as Cut, Masters, Proxy, ServerDir, Way};
 
 use crate::support::*;
 
@@ -53,6 +53,26 @@ async fn acquire_four_times_each(clients: Vec<Redlock>) -> Duration {
     }
     started_at.elapsed()
 }
+
+test!(quota_of_a_restored_snapshot_is_lost_after_the_identity_was_changed, cluster => {
+    let home = ServerDir::create(None).unwrap();
+    let file = home.path().join("snapshot");
+    let redlock = client(&cluster);
+    let prizes = redlock.quota("prizes");
+    prizes.create(10).await.unwrap();
+    cluster.etcd.save_snapshot(&file).unwrap();
+    assert_eq!(prizes.take(1).await, Ok(Take::Taken { left: 9 }));
+    Process::restart(&cluster.etcd, 0).unwrap();
+    assert_eq!(client(&cluster).quota("prizes").left().await, Ok(9));
+    cluster.etcd.restore_snapshot(&file).unwrap();
+    cluster.ctl("del /quorate-server");
+    assert!(prepare(&cluster.url()).await.unwrap().made);
+    for guard in [RestartGuard::AfterFirstContact, RestartGuard::Off] {
+        let later = builder(&cluster).restart_guard(guard).build().unwrap();
+        let error = later.quota("prizes").take(1).await.expect_err("the unit was handed out before");
+        assert!(matches!(error, ValueError::Lost(_)), "{error}");
+    }
+});
 
 test!(ten_clients_of_one_cluster_never_hold_the_lock_together, cluster => {
     let elapsed = acquire_four_times_each((0..10).map(|_| client(&cluster)).collect()).await;

@@ -58,7 +58,8 @@ impl<S: Store> SessionTask<S> {
         }
         Ok(Online {
             session,
-            is_durable: greeting.uptime.is_none() || context.restart_guard == RestartGuard::Off,
+            is_durable: !greeting.run_outlives_restarts
+                && (greeting.uptime.is_none() || context.restart_guard == RestartGuard::Off),
             run: greeting.run,
             quarantined_until: guarded_until.max(now + withheld),
             _vote: vote,
