@@ -18,7 +18,6 @@ use crate::report::Summary;
 use crate::run;
 use crate::scenario::{Exclusion, Scenario};
 use crate::workload::{Order, Workload, workload_name};
-use crate::world::Needs;
 
 /// The two markers in a page between which the results are written. The text around the markers stays.
 #[derive(Clone, Copy, Debug)]
@@ -130,11 +129,6 @@ impl Plan {
                 let has_suitable_master =
                     |nodes: &&Vec<_>| nodes.iter().any(|node| kind.on.includes(*node));
                 for nodes in self.fleets.iter().filter(has_suitable_master) {
-                    let mut workloads = workloads.clone();
-                    // The workload `run` starts a process for each attempt.
-                    workloads.retain(|workload| {
-                        kind.needs != Needs::LastingClients || *workload != Workload::Run
-                    });
                     for &order in &self.orders {
                         let scenario = Scenario {
                             seed: self.seed + scenarios.len() as u64,
@@ -417,27 +411,6 @@ mod tests {
             order: Order::Fair,
             summary,
         }
-    }
-
-    #[test]
-    fn matrix_leaves_out_the_workload_run_for_a_fault_that_new_processes_do_not_notice() {
-        let workloads_with = |fault: &str| {
-            let plan = Plan {
-                workloads: vec![Workload::LOCK.to_vec()],
-                kinds: vec![fault.parse().expect("the name must be that of a fault")],
-                fleets: vec![vec!["etcd".parse().expect("a kind"); 3]],
-                orders: vec![Order::Fair],
-                fault_time: Duration::from_secs(1),
-                seed: 1,
-            };
-            let (scenario, _) = plan.scenarios(&Scenario::default()).remove(0);
-            scenario.check().expect("the run must be possible");
-            scenario.workloads
-        };
-        assert_eq!(workloads_with("etcd-restore"), Workload::LOCK);
-        let lasting = workloads_with("etcd-restore-majority");
-        assert_eq!(lasting.len(), Workload::LOCK.len() - 1);
-        assert!(!lasting.contains(&Workload::Run));
     }
 
     #[test]

@@ -191,13 +191,6 @@ impl Scenario {
             !self.guarded || !self.faults.iter().any(|kind| kind.is_unguarded()),
             "the fault amnesia needs masters without the restart guard: give --restart-guard off"
         );
-        let begins_processes = self.workloads.contains(&Workload::Run)
-            || self.faults.iter().any(|kind| kind.replaces_clients());
-        ensure!(
-            !self.needs_feature(Needs::LastingClients) || !begins_processes,
-            "a process that begins after an etcd snapshot was restored does not notice it: for the fault \
-             etcd-restore-majority, give --workload without run, and --faults without client-sigkill"
-        );
         self.check_changes()?;
         let supported = self.locker.workloads();
         ensure!(
@@ -338,34 +331,6 @@ mod tests {
             ..Scenario::default()
         };
         assert_eq!(kinds_scenario.exclusion(), Exclusion::MayBreak);
-    }
-
-    #[test]
-    fn scenario_refuses_new_processes_together_with_a_fault_that_they_would_not_notice() {
-        let check_result = |names: &[&str], workloads: &[Workload]| {
-            let scenario = Scenario {
-                faults: names.iter().map(|name| name.parse().unwrap()).collect(),
-                workloads: workloads.to_vec(),
-                ..Scenario::default().with_nodes(&[node("etcd"); 3])
-            };
-            scenario.check()
-        };
-        let (restore, kill) = ("etcd-restore-majority", "client-sigkill");
-        check_result(&[restore, "etcd-kill"], &[Workload::File]).unwrap();
-        check_result(&["etcd-restore", kill], &Workload::LOCK).unwrap();
-        for (faults, workloads) in [
-            (&[restore, kill][..], &[Workload::File][..]),
-            (&[restore], &Workload::LOCK),
-        ] {
-            let why = check_result(faults, workloads)
-                .expect_err("refused")
-                .to_string();
-            assert!(
-                why.contains("client-sigkill") && why.contains("without run"),
-                "{why}"
-            );
-        }
-        assert!(!Kind::mixed(&[node("etcd"); 3]).contains(&restore.parse().unwrap()));
     }
 
     #[test]

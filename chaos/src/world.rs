@@ -53,8 +53,6 @@ pub enum Needs {
     User,
     /// A Redis master delays the loading of each key, so that a restart takes time.
     SlowLoading,
-    /// No client process begins during the run, because a new process would not notice the fault.
-    LastingClients,
 }
 
 /// The description of the masters and tools to be set up.
@@ -101,11 +99,7 @@ impl Tools {
     /// The reason why the feature `needed` is not available; `None` if it is available.
     pub fn missing_reason(&self, needed: Needs) -> Option<String> {
         match needed {
-            Needs::Nothing
-            | Needs::Proxies
-            | Needs::User
-            | Needs::SlowLoading
-            | Needs::LastingClients => None,
+            Needs::Nothing | Needs::Proxies | Needs::User | Needs::SlowLoading => None,
             Needs::Links => check_isolation().err(),
             Needs::Clocks => missing_tool(self.clocks.as_ref(), "clock shim"),
             Needs::Names => missing_tool(self.names.as_ref(), "names shim"),

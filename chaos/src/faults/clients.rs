@@ -11,12 +11,9 @@ use crate::client::Instruction;
 use crate::node::MasterGroup;
 use crate::world::World;
 
-/// The name of the fault that replaces a client process.
-pub(super) const SIGKILL: &str = "client-sigkill";
-
 pub(super) const ROWS: &[Row] = &[
     Row::all(
-        SIGKILL,
+        "client-sigkill",
         "SIGKILL to a client, which is then started again as a new process",
         |fault, world| {
             let target_client = target_client(fault)?;

@@ -28,17 +28,16 @@ pub(super) const ROWS: &[Row] = &[
         "etcd-restore",
         "an older snapshot of an etcd cluster is restored as the documentation demands: no client can reach the \
          cluster until max_ttl has passed and its identity was changed",
-        |fault, world| restore(fault, world, Clients::KeptAway),
+        restore,
     )
     .needs(Needs::Proxies),
     lost_data(
         "etcd-restore-majority",
-        "older snapshots of a majority of the masters, all etcd, are restored, and clients can reach them; the \
-         identities are changed after max_ttl",
-        |fault, world| restore(fault, world, Clients::Connected),
+        "as `etcd-restore`, for a majority of the masters, all etcd",
+        restore,
     )
     .reach(Reach::Majority)
-    .needs(Needs::LastingClients),
+    .needs(Needs::Proxies),
     lost_data(
         "etcd-emptied",
         "the data directories of an etcd cluster are emptied; it gets a new identity after max_ttl",
@@ -67,20 +66,13 @@ const fn lost_data(
         .breaks(ExclusionBreach::UnguardedOnAll)
 }
 
-/// Whether clients can reach a cluster between its restore and the change of its identity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Clients {
-    KeptAway,
-    Connected,
-}
-
 /// Two markers of a fault. The first is written before the data is saved, the second one after it.
 fn markers(fault: &Injection) -> (u64, u64) {
     (2 * fault.detail_seed, 2 * fault.detail_seed + 1)
 }
 
 /// Restores snapshots that lack the last changes. At the end of the fault, changes the identities of the clusters.
-fn restore(fault: &Injection, world: &mut World, clients: Clients) -> anyhow::Result<Landed> {
+fn restore(fault: &Injection, world: &mut World) -> anyhow::Result<Landed> {
     let (before, after) = markers(fault);
     let folder = tempfile::tempdir()?;
     for &index in &fault.masters {
@@ -94,10 +86,7 @@ fn restore(fault: &Injection, world: &mut World, clients: Clients) -> anyhow::Re
         // From now on, the observer knows the latest revision.
         await_observer(world, index)?;
     }
-    let barriers = match clients {
-        Clients::KeptAway => keep_away(world, &fault.masters),
-        Clients::Connected => Vec::new(),
-    };
+    let barriers = keep_away(world, &fault.masters);
     let restored = fault.masters.clone();
     let observe = move |world: &World| {
         restart_all(world, &restored, |cluster, index| {

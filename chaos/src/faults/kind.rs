@@ -239,11 +239,6 @@ impl Kind {
         )
     }
 
-    /// Whether the fault ends a client process and starts a new one.
-    pub fn replaces_clients(self) -> bool {
-        self.name == super::clients::SIGKILL
-    }
-
     /// Whether the fault is meant for runs without the restart guard.
     pub fn is_unguarded(self) -> bool {
         self.breaks == ExclusionBreach::MustUnguarded

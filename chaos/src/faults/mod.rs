@@ -53,15 +53,12 @@ impl Kind {
     ///
     /// - They apply to at least one of these masters.
     /// - They cannot break mutual exclusion if clients ignore the votes of restarted masters (the restart guard).
-    /// - They need no clock offsets, network links or host names, and no clients that last.
+    /// - They need no clock offsets, network links or host names.
     pub fn mixed(nodes: &[NodeKind]) -> Vec<Self> {
         let is_suitable = |kind: &Self| {
             nodes.iter().any(|node| kind.on.includes(*node))
                 && !kind.breaks_exclusion(true, nodes)
-                && !matches!(
-                    kind.needs,
-                    Needs::Clocks | Needs::Links | Needs::Names | Needs::LastingClients
-                )
+                && !matches!(kind.needs, Needs::Clocks | Needs::Links | Needs::Names)
         };
         Self::all().into_iter().filter(is_suitable).collect()
     }
