@@ -84,6 +84,14 @@ class Servers:
         found = [(port, key) for port in self.ports for key in keys_of(port)]
         return sorted((port, key) for port, key in found if name.encode() in key and not key.startswith(lasting))
 
+    def keys_of_holder(self, name: str) -> int:
+        """Waits until every server has the key of the only holder, and returns their number. An acquire returns before
+        the slowest server has answered."""
+        end = time.monotonic() + 10
+        while len(self.keys(name)) < len(self.ports) and time.monotonic() < end:
+            time.sleep(0.02)
+        return len(self.keys(name))
+
     def remaining_keys(self, name: str, within: float = 1.0) -> list[tuple[int, bytes]]:
         """The keys of `keys` that are still there after this time."""
         end = time.monotonic() + within

@@ -63,7 +63,7 @@ def test_cancelled_wait_leaves_the_queue(servers):
     async def main():
         holder, waiter = AsyncRedlock(servers.urls, **OPTIONS), AsyncRedlock(servers.urls, **OPTIONS)
         async with holder.lock("cancelled"):
-            before = len(servers.keys("cancelled"))
+            before = servers.keys_of_holder("cancelled")
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(waiter.acquire("cancelled", wait=None), 0.3)
             task = asyncio.create_task(waiter.acquire("cancelled", wait=None))
