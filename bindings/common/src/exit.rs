@@ -28,9 +28,8 @@ pub fn close_all_clients() -> usize {
         .drain(..)
         .filter_map(|client| client.upgrade())
         .collect();
-    let (first, others) = match clients.split_first() {
-        Some((first, others)) => (first, others),
-        None => return 0,
+    let Some((first, others)) = clients.split_first() else {
+        return 0;
     };
     let released = AtomicUsize::new(0);
     let close = |client: &Client| {

@@ -15,8 +15,8 @@ struct SocketBell(UnixStream);
 
 impl Bell for SocketBell {
     fn ring(&self) -> bool {
-        match (&self.0).write(&[1]) {
-            Ok(_) => true,
+        match (&self.0).write_all(&[1]) {
+            Ok(()) => true,
             // The event loop has not read the last bytes yet, so it is awake.
             Err(error) => error.kind() == ErrorKind::WouldBlock,
         }

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use quorate_bindings::error::{CallError, ErrorKind};
-use quorate_bindings::quorate::NodeReport;
+use quorate_bindings::quorate::{LossCause, NodeReport};
 
 use crate::answers;
 
@@ -35,7 +35,7 @@ fn attributes<'py>(py: Python<'py>, error: &CallError) -> PyResult<Bound<'py, Py
     attributes.set_item("foreign", error.foreign)?;
     attributes.set_item("holder", error.holder.as_deref().map(answers::note))?;
     attributes.set_item("reports", reports(&error.reports))?;
-    attributes.set_item("cause", error.cause.map(|cause| cause.as_str()))?;
+    attributes.set_item("cause", error.cause.map(LossCause::as_str))?;
     if let ErrorKind::Value(reason) = error.kind {
         attributes.set_item("reason", reason)?;
     }

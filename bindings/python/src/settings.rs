@@ -37,7 +37,7 @@ fn set(client_settings: &mut ClientSettings, name: &str, value: &Bound<'_, PyAny
     let settings = &mut client_settings.settings;
     match name {
         "memory" => {
-            client_settings.memory = Some(value.extract::<PyRef<'_, Memory>>()?.masters.clone())
+            client_settings.memory = Some(value.extract::<PyRef<'_, Memory>>()?.masters.clone());
         }
         "masters" => settings.masters = value.extract()?,
         "next_masters" => settings.next_masters = value.extract()?,
@@ -48,7 +48,7 @@ fn set(client_settings: &mut ClientSettings, name: &str, value: &Bound<'_, PyAny
         "max_ttl" => settings.max_ttl = Some(times::duration(value.extract()?)?),
         "prefix" => settings.prefix = Some(value.extract()?),
         "restart_guard" => {
-            settings.restart_guard = Some(restart_guard(&value.extract::<String>()?)?)
+            settings.restart_guard = Some(restart_guard(&value.extract::<String>()?)?);
         }
         "fencing" => settings.fencing = Some(value.extract()?),
         "order" => settings.order = Some(order(&value.extract::<String>()?)?),
