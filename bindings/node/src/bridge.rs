@@ -47,6 +47,16 @@ pub struct Bridge {
     homes: Mutex<Vec<Weak<Home>>>,
 }
 
+/// The home threads of all JavaScript environments of this process.
+static ALL_HOMES: Mutex<Vec<Weak<Home>>> = Mutex::new(Vec::new());
+
+/// Adds a home thread to a list, and removes those that have ended.
+fn add_home_to(list: &Mutex<Vec<Weak<Home>>>, home: &Arc<Home>) {
+    let mut homes = lock(list);
+    homes.retain(|home| home.strong_count() > 0);
+    homes.push(Arc::downgrade(home));
+}
+
 #[napi]
 impl Bridge {
     /// `ring` is called when messages wait. It must call `take`.
@@ -117,13 +127,15 @@ impl Bridge {
         log::send_to(&self.mailbox, &level);
     }
 
-    /// For the end of the process or of the worker: cancels all calls, releases all held locks, and waits until the
-    /// releases have been sent, for at most 400 ms. Returns how many locks were held.
+    /// For the end of a worker, or with `is_process` for the end of the process and so of all its workers: cancels all
+    /// calls, releases all held locks, and waits until the releases have been sent, for at most 400 ms. Returns how many
+    /// locks were held.
     #[napi]
-    pub fn release_all(&self) -> u32 {
+    pub fn release_all(&self, is_process: bool) -> u32 {
         let deadline = Instant::now() + EXIT_LIMIT;
-        let untaken = self.end();
-        let homes: Vec<Arc<Home>> = lock(&self.homes).iter().filter_map(Weak::upgrade).collect();
+        self.end();
+        let homes = if is_process { &ALL_HOMES } else { &self.homes };
+        let homes: Vec<Arc<Home>> = lock(homes).iter().filter_map(Weak::upgrade).collect();
         let held: u32 = homes.iter().map(|home| home.release_all()).sum();
         for home in &homes {
             home.request_end();
@@ -131,16 +143,15 @@ impl Bridge {
         for home in &homes {
             home.wait_for_end(deadline);
         }
-        untaken + held
+        held
     }
 }
 
 impl Bridge {
     /// Registers a home thread whose locks `release_all` releases.
     pub(crate) fn add_home(&self, home: &Arc<Home>) {
-        let mut homes = lock(&self.homes);
-        homes.retain(|home| home.strong_count() > 0);
-        homes.push(Arc::downgrade(home));
+        add_home_to(&self.homes, home);
+        add_home_to(&ALL_HOMES, home);
     }
 
     /// Starts the task of a call on the home thread, and returns the number of the call.
@@ -158,19 +169,19 @@ impl Bridge {
         number
     }
 
-    /// Closes the mailbox and cancels all calls. Returns the number of acquired locks that JavaScript had not taken.
-    fn end(&self) -> u32 {
-        let untaken = self.mailbox.close();
+    /// Closes the mailbox and cancels all calls.
+    fn end(&self) {
+        self.mailbox.close();
         lock(&self.bodies).clear();
         for (_, task) in lock(&self.running).drain() {
             task.abort();
         }
-        untaken
     }
 }
 
+/// At the end of a worker that was terminated, JavaScript does not call `release_all`. Node.js waits for this drop.
 impl Drop for Bridge {
     fn drop(&mut self) {
-        self.end();
+        self.release_all(false);
     }
 }

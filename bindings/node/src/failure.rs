@@ -1,6 +1,8 @@
 //! Errors as data. The JavaScript half makes an error object of each.
 
-use quorate::{AcquireError, ExtendError, FailedAcquire, LossCause, NodeReport, Note, ValueError};
+use quorate::{
+    AcquireError, AtRisk, ExtendError, FailedAcquire, LossCause, NodeReport, Note, ValueError,
+};
 use serde_json::{Value, json};
 
 use crate::duration::{epoch_ms, to_ms};
@@ -92,6 +94,17 @@ pub(crate) fn of_value(error: &ValueError) -> Value {
         failure["recorded"] = (*recorded).into();
     }
     failure
+}
+
+/// The notice that a lock may be lost soon.
+pub(crate) fn risk(risk: &AtRisk) -> Value {
+    json!({
+        "reason": risk.reason.as_str(),
+        "message": risk.to_string(),
+        "details": risk.details(),
+        "remaining": to_ms(risk.remaining),
+        "reports": reports(&risk.reports),
+    })
 }
 
 /// The note of a holder.

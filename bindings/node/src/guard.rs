@@ -79,6 +79,22 @@ impl NativeGuard {
         })
     }
 
+    /// Starts to watch the lock: a notice comes each time the lock is at risk. The reply comes when the lock has ended.
+    #[napi]
+    pub fn watch_risk(&self, bridge: &Bridge, margin: f64) -> i64 {
+        // The watch does not keep the lock.
+        let hold = self.held_lock.hold();
+        let watch = hold.map(|hold| hold.guard().at_risk(from_ms(margin)));
+        bridge.start(&self.held_lock.home, |call| async move {
+            if let Some(mut watch) = watch {
+                while let Ok(risk) = watch.next().await {
+                    call.notify(json!({ "atRisk": failure::risk(&risk) }));
+                }
+            }
+            call.reply_with(Ok(json!(null)));
+        })
+    }
+
     /// Starts an extension.
     #[napi]
     pub fn extend(&self, bridge: &Bridge, ttl: f64) -> i64 {

@@ -17,8 +17,19 @@ const FLUSH_LIMIT: Duration = Duration::from_millis(350);
 pub(crate) struct Home {
     pub(crate) redlock: Redlock,
     runtime: BackgroundRuntime,
-    /// The held locks by the address of their slot.
-    held: Mutex<HashMap<usize, Weak<Slot>>>,
+    held: HeldSlots,
+}
+
+/// The held locks by the address of their slot.
+type HeldSlots = Arc<Mutex<HashMap<usize, Weak<Slot>>>>;
+
+/// Releases all held locks in the background, and returns their number. Must run inside the runtime.
+fn release_held(held: &HeldSlots) -> u32 {
+    let slots: Vec<Weak<Slot>> = lock(held).drain().map(|(_, slot)| slot).collect();
+    let slots = slots.iter().filter_map(Weak::upgrade);
+    let holds = slots.filter_map(|slot| lock(&slot).take());
+    // The call queues the releases. Its future only waits for the answers.
+    holds.map(|hold| drop(hold.guard().release())).count() as u32
 }
 
 impl Home {
@@ -34,7 +45,7 @@ impl Home {
         Ok(Arc::new(Self {
             redlock,
             runtime,
-            held: Mutex::default(),
+            held: HeldSlots::default(),
         }))
     }
 
@@ -63,21 +74,19 @@ impl Home {
 
     /// Releases all held locks in the background, and returns their number.
     pub(crate) fn release_all(&self) -> u32 {
-        let slots: Vec<Weak<Slot>> = lock(&self.held).drain().map(|(_, slot)| slot).collect();
-        let slots = slots.iter().filter_map(Weak::upgrade);
-        let holds: Vec<_> = slots.filter_map(|slot| lock(&slot).take()).collect();
-        let count = holds.len() as u32;
-        // The call queues the releases. Its future only waits for the answers.
-        self.enter(|| holds.iter().for_each(|hold| drop(hold.guard().release())));
-        count
+        self.enter(|| release_held(&self.held)).unwrap_or_default()
     }
 
     /// Requests the end of the home thread. The thread drops its tasks, and sends the releases for at most 350 ms.
     pub(crate) fn request_end(&self) {
-        let redlock = self.redlock.clone();
-        let flush = async move { redlock.flush().await };
+        let (redlock, held) = (self.redlock.clone(), self.held.clone());
+        let last_work = async move {
+            // A task may have acquired a lock after the call of `release_all`.
+            release_held(&held);
+            redlock.flush().await;
+        };
         // Inside the runtime, `end` does not wait.
-        self.enter(|| self.runtime.end(FLUSH_LIMIT, flush));
+        self.enter(|| self.runtime.end(FLUSH_LIMIT, last_work));
     }
 
     /// Waits until the home thread has ended, but not longer than 50 ms after `deadline`. Call `request_end` before.

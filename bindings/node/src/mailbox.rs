@@ -107,12 +107,10 @@ impl Mailbox {
         queue.messages
     }
 
-    /// Closes the mailbox. Locks in messages that JavaScript has not taken are released. Returns their number.
-    pub(crate) fn close(&self) -> u32 {
+    /// Closes the mailbox. Locks in messages that JavaScript has not taken are released.
+    pub(crate) fn close(&self) {
         let queue = lock(&self.queue).take();
-        let messages = queue.map(|queue| queue.messages).unwrap_or_default();
-        let is_lock = |message: &&Message| matches!(message.content, Content::Guard(_));
-        messages.iter().filter(is_lock).count() as u32
+        drop(queue);
     }
 
     /// Returns false if the JavaScript environment is ending.

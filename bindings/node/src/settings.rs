@@ -53,7 +53,8 @@ impl Settings {
         if from_env {
             settings = settings.or(quorate::Settings::from_env()?);
             if settings.masters.is_empty() {
-                let why = "is not set: name the masters, for example redis://10.0.0.1,redis://10.0.0.2";
+                let why =
+                    "is not set: name the masters, for example redis://10.0.0.1,redis://10.0.0.2";
                 return Err(BuildError::BadSetting {
                     name: "QUORATE_MASTERS".into(),
                     why: why.into(),

@@ -19,13 +19,14 @@ test('100,000 cycles leave no memory behind', async () => {
       for (let n = 0; n < 5; n++) { gc(); await sleep(50) }
       return process.memoryUsage().rss / 2 ** 20
     }
-    await cycles(20_000)
+    // Until then, the heap of the engine grows to its working size.
+    await cycles(60_000)
     const before = await measure()
     await cycles(100_000)
     console.log(JSON.stringify({ before, after: await measure() }))`
   const { out, err } = await start(servers.urls, body, ['--expose-gc']).done
   assert.equal(err, '')
   const { before, after } = JSON.parse(out) as { before: number; after: number }
-  assert.ok(after - before < 16, `${before.toFixed(1)} MiB before, ${after.toFixed(1)} MiB after`)
+  assert.ok(after - before < 12, `${before.toFixed(1)} MiB before, ${after.toFixed(1)} MiB after`)
   console.log(`memory: ${before.toFixed(1)} MiB before, ${after.toFixed(1)} MiB after`)
 })

@@ -11,6 +11,8 @@ import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { Worker } from 'node:worker_threads'
 import {
+  type AtRisk,
+  InvalidSettingsError,
   LockLostError,
   type LogMessage,
   type LostMessage,
@@ -135,6 +137,24 @@ test('max_hold ends a lock, and the channel quorate:lost says so', async () => {
   assert.deepEqual(messages, [{ resources: ['bounded'], fencingToken: guard.fencingToken, cause: 'max_hold' }])
   await guard.release()
   unsubscribe('quorate:lost', listener)
+})
+
+test('a lock that is not renewed gives a notice before it is lost', async () => {
+  const risks: AtRisk[] = []
+  const guard = await redlock.acquire('risky', { ttl: 1000, renewal: false })
+  guard.onAtRisk(500, (risk) => risks.push(risk))
+  await sleep(300)
+  assert.equal(risks.length, 0)
+  assert.ok((await aborted(guard.signal)) instanceof LockLostError)
+  assert.equal(risks.length, 1)
+  assert.equal(risks[0]!.reason, 'not_renewed')
+  assert.ok(risks[0]!.remaining > 0 && risks[0]!.remaining <= 500, `${risks[0]!.remaining}`)
+  await guard.release()
+  assert.throws(() => guard.onAtRisk(NaN, () => undefined), InvalidSettingsError)
+  await using renewed = await redlock.acquire('safe', { ttl: 1000 })
+  renewed.onAtRisk(200, (risk) => risks.push(risk))
+  await sleep(1500)
+  assert.equal(risks.length, 1)
 })
 
 test('logs of the native half reach the channel quorate:log', async () => {
@@ -326,6 +346,22 @@ test('workers that are terminated in mid-flight leave no key', async () => {
     await Promise.all(workers.map((worker) => worker.terminate()))
   }
   assert.deepEqual(await servers.keysAfter('flight-', 2000), [])
+})
+
+test('the end of the process releases the locks of its workers', async () => {
+  const body = `const { Worker } = require('node:worker_threads')
+    const worker = new Worker(\`const { Redlock } = require(${JSON.stringify(INDEX)})
+      const redlock = new Redlock(${JSON.stringify(servers.urls)}, { restartGuard: 'off', ttl: 20000 })
+      redlock.acquire('of-worker').then((guard) => {
+        globalThis.guard = guard
+        require('node:worker_threads').parentPort.postMessage('held')
+        setInterval(() => {}, 1000)
+      })\`, { eval: true })
+    worker.once('message', () => process.exit(0))`
+  const { code, err } = await start(servers.urls, body).done
+  assert.equal(code, 0)
+  assert.match(err, /1 lock was still held/)
+  assert.deepEqual(await servers.keysAfter('of-worker', 300), [])
 })
 
 test('a worker that ends by itself releases its locks', async () => {

@@ -5,7 +5,7 @@
 
 import { MessageChannel } from 'node:worker_threads'
 import { onExit } from './exit.js'
-import { errorOf, type Failure, type LossCause } from './errors.js'
+import { type AtRisk, errorOf, type Failure, type LossCause } from './errors.js'
 import { logChannel } from './channels.js'
 import { type Message, native, type NativeBridge } from './native.js'
 
@@ -13,6 +13,8 @@ import { type Message, native, type NativeBridge } from './native.js'
 export interface Notice {
   /** The lock was lost for this reason. */
   lost?: LossCause
+  /** The lock may be lost soon. */
+  atRisk?: AtRisk
   /** The body of a once-per-period job must run. */
   turn?: { fencingToken: string | null }
 }
@@ -48,8 +50,9 @@ function deliver(call: number, notice: string): void {
 function settle(message: Message): void {
   const pendingCall = pendingCalls.get(message.call)
   if (pendingCall === undefined) {
-    // The call was cancelled. Release the lock now: the garbage collector may come much later.
+    // The call was cancelled, or nobody waits for it. Release the lock now: the garbage collector may come much later.
     message.guard?.release(bridge)
+    listeners.delete(message.call)
     return
   }
   remove(message.call)

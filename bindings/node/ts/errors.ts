@@ -30,6 +30,26 @@ export interface MasterReport {
   late: boolean
 }
 
+/** The notice that a held lock may be lost soon. */
+export interface AtRisk {
+  /**
+   * Why the validity was not extended in time.
+   *
+   * - `renewal_failed`: the last renewal got no majority. The library tries again until the validity ends.
+   * - `renewal_late`: the masters have not answered a renewal yet, or this process was too busy to send it.
+   * - `not_renewed`: the lock was acquired with `renewal: false`.
+   * - `max_hold`: the lock ends at `maxHold`.
+   */
+  reason: 'renewal_failed' | 'renewal_late' | 'not_renewed' | 'max_hold'
+  message: string
+  /** The full text for operators, with the reply of each master. */
+  details: string
+  /** The time until the loss, in milliseconds, if nothing extends the lock before. */
+  remaining: number
+  /** The replies to the last renewal that failed. */
+  reports: MasterReport[]
+}
+
 /** A failure as the native half describes it. */
 export interface Failure {
   code: string

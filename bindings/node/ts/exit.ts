@@ -1,9 +1,10 @@
 /** Releases held locks at the end of the process, also after `process.exit` and an uncaught error. */
 
 import { writeSync } from 'node:fs'
+import { isMainThread } from 'node:worker_threads'
 
 interface Releases {
-  releaseAll(): number
+  releaseAll(isProcess: boolean): number
 }
 
 // All copies of this module share one listener, so a test runner that loads many copies adds only one.
@@ -12,7 +13,7 @@ const shared = process as unknown as { [KEY]?: Set<WeakRef<Releases>> }
 
 function releaseAll(): void {
   let held = 0
-  for (const reference of shared[KEY] ?? []) held += reference.deref()?.releaseAll() ?? 0
+  for (const reference of shared[KEY] ?? []) held += reference.deref()?.releaseAll(isMainThread) ?? 0
   if (held === 0) return
   // Node.js prints no warning that is emitted now.
   const locks = held === 1 ? '1 lock was' : `${held} locks were`
@@ -23,7 +24,7 @@ function releaseAll(): void {
   }
 }
 
-/** Calls `releases.releaseAll()` at the end of the process or of the worker, unless the object was collected. */
+/** Calls `releases.releaseAll(..)` at the end of the process or of the worker, unless the object was collected. */
 export function onExit(releases: Releases): void {
   let all = shared[KEY]
   if (all === undefined) {

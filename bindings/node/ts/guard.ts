@@ -2,7 +2,7 @@
 
 import { ask, bridge, listen, type Notice, stopListening } from './bridge.js'
 import { lostChannel } from './channels.js'
-import { lossError, type LossCause } from './errors.js'
+import { type AtRisk, lossError, type LossCause } from './errors.js'
 import type { NativeGuard } from './native.js'
 import { checkTime } from './options.js'
 
@@ -26,6 +26,8 @@ export class Guard {
   #cause: LossCause | null = null
   #controller: AbortController | undefined
   #released: Promise<boolean> | undefined
+  /** The listeners of this guard, which must not keep it from being garbage-collected. */
+  readonly #riskListeners = new Set<(risk: AtRisk) => void>()
 
   /** @internal */
   constructor(native: NativeGuard, call: number) {
@@ -91,6 +93,22 @@ export class Guard {
   check(): void {
     const cause = this.lost
     if (cause !== null) throw lossError(cause)
+  }
+
+  /**
+   * Calls `listener` when no more than `margin` milliseconds of the validity are left, because renewals fail or are
+   * late: once per episode, until the lock ends. Use it to save work before a loss. No notice comes while renewals are
+   * answered in time: a larger margin is limited. A lock that is taken away is lost without a notice before.
+   */
+  onAtRisk(margin: number, listener: (risk: AtRisk) => void): void {
+    checkTime('margin', margin)
+    this.#riskListeners.add(listener)
+    const call = this.#native.watchRisk(bridge, margin as number)
+    const [guard, callback] = [new WeakRef(this), new WeakRef(listener)]
+    listen(call, ({ atRisk }) => {
+      const found = callback.deref()
+      if (atRisk !== undefined && found !== undefined && guard.deref()?.lost === null) found(atRisk)
+    })
   }
 
   /**

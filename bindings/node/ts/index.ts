@@ -7,6 +7,7 @@ export type { LogMessage, LostMessage } from './channels.js'
 export { Election, type Leader, Leadership } from './election.js'
 export {
   AcquireError,
+  type AtRisk,
   ExtendError,
   InvalidSettingsError,
   LockHeldError,

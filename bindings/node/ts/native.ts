@@ -16,7 +16,7 @@ export interface NativeBridge {
   abort(call: number): void
   endBody(call: number, hasSucceeded: boolean): void
   log(level: string): void
-  releaseAll(): number
+  releaseAll(isProcess: boolean): number
 }
 
 export interface NativeGuard {
@@ -27,6 +27,7 @@ export interface NativeGuard {
   isValid(): boolean
   release(bridge: NativeBridge): number
   extend(bridge: NativeBridge, ttl: number): number
+  watchRisk(bridge: NativeBridge, margin: number): number
 }
 
 export interface NativeLockOptions {
