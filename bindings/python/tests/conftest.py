@@ -80,7 +80,14 @@ class Servers:
 
     def keys(self, name: str) -> list[tuple[int, bytes]]:
         """The keys of locks, permits and queues with this name. Counters, notes and values stay longer than locks."""
-        lasting = (b"quorate:ticket:", b"quorate:note:", b"quorate:fence:", b"quorate:fencing:", b"quorate:value:")
+        lasting = (
+            b"quorate:ticket:",
+            b"quorate:note:",
+            b"quorate:fence:",
+            b"quorate:fencing:",
+            b"quorate:value:",
+            b"quorate:broken:",
+        )
         found = [(port, key) for port in self.ports for key in keys_of(port)]
         return sorted((port, key) for port, key in found if name.encode() in key and not key.startswith(lasting))
 
