@@ -76,6 +76,19 @@ pub(crate) fn judge_read(quorum: Quorum, votes: &[Option<ReadVote>]) -> Option<R
     })
 }
 
+/// Whether a majority of the masters shows the value that a read has found on the master `found`.
+///
+/// If not, its write was not acknowledged, and the next read may miss it. So a client that has found such a value must
+/// write it again before it reports the value.
+pub(crate) fn is_on_majority(quorum: Quorum, votes: &[Option<ReadVote>], found: usize) -> bool {
+    match votes.get(found) {
+        Some(Some(value @ ReadVote::Value(_))) => {
+            quorum.is_met_by(masters_with_vote(votes, *value))
+        }
+        _ => false,
+    }
+}
+
 fn masters_with_vote<T: PartialEq>(votes: &[Option<T>], wanted_vote: T) -> MasterSet {
     let votes = votes.iter().enumerate();
     votes
@@ -277,6 +290,21 @@ mod tests {
         ] {
             assert_eq!(reading(votes), Some(verdict), "{votes:?}");
         }
+    }
+
+    #[test]
+    fn value_is_on_a_majority_only_if_one_token_is() {
+        let is_settled = |votes: &[ReadVote], found| {
+            let votes: Vec<_> = votes.iter().copied().map(Some).collect();
+            is_on_majority(Quorum::new(votes.len()), &votes, found)
+        };
+        assert!(is_settled(&[Value(7), Value(7), Fault], 0));
+        assert!(is_settled(&[Value(7), Value(9), Value(7)], 0));
+        assert!(!is_settled(&[Value(7), Value(9), Value(7)], 1));
+        assert!(!is_settled(&[Value(7), Value(9), Old], 1));
+        assert!(!is_settled(&[Nothing, Nothing, Value(7)], 0));
+        let undecided = [Some(Value(7)), None, None];
+        assert!(!is_on_majority(Quorum::new(3), &undecided, 0));
     }
 
     #[test]

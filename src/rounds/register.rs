@@ -267,6 +267,11 @@ impl ValueAnswers {
         }
     }
 
+    /// Whether a majority of the masters shows the value that the read has found on the master `found`.
+    pub(crate) fn is_on_majority(&self, found: usize) -> bool {
+        register::is_on_majority(self.quorum, &self.read_votes(), found)
+    }
+
     /// Whether some master that answered the read has no value, or only a copy from before its restart. The value
     /// should then be written again.
     pub(crate) fn has_gaps(&self) -> bool {

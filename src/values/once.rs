@@ -450,7 +450,7 @@ impl Once {
         let run_if_due = async |guard: &LockGuard| match self.check_record(guard, period).await? {
             RecordState::Due(turn) => body(guard, turn).await,
             RecordState::Done { next, value } => {
-                value.refill().await;
+                value.refill().await?;
                 Ok(OnceOutcome::AlreadyDone { next })
             }
         };

@@ -164,7 +164,7 @@ impl Quota {
         let read_units = async |guard: &LockGuard| {
             let value = Register::under(guard)?.read().await?;
             let units_left = self.parse_units(value.bytes())?;
-            value.refill().await;
+            value.refill().await?;
             Ok(units_left)
         };
         Box::pin(self.0.under_lock(read_units)).await

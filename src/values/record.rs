@@ -43,7 +43,7 @@ impl OnceRecord<'_> {
 
     /// Writes the record again to masters that have lost it; see [`Once::refill`](crate::Once::refill).
     pub async fn refill(self) {
-        self.value.refill().await;
+        let _ = self.value.refill().await;
     }
 }
 

@@ -65,6 +65,8 @@ pub(crate) enum CarryResult {
 pub(crate) struct KnownValue<'a> {
     register: Register<'a>,
     bytes: Vec<u8>,
+    /// The master on which the value was found; `None` for a register without a value.
+    found: Option<usize>,
     read: ValueAnswers,
     /// The read request. It still collects late answers after [`Register::read`] has returned.
     requests: ValueRequests,
@@ -93,6 +95,7 @@ impl<'a> Register<'a> {
                 return Ok(KnownValue {
                     register: self,
                     bytes,
+                    found: Some(node),
                     read: answers,
                     requests,
                 });
@@ -115,6 +118,7 @@ impl<'a> Register<'a> {
                 return Ok(KnownValue {
                     register: self,
                     bytes: Vec::new(),
+                    found: None,
                     read: answers,
                     requests,
                 });
@@ -256,17 +260,30 @@ impl KnownValue<'_> {
         self.read.clock_texts(coordinator.names(), wall_micros)
     }
 
-    /// Leaves the value unchanged. Waits until every master has answered the read or failed. If some master has no
-    /// value, or only a copy from before its restart, writes the value that was read to all masters. Ignores the result
-    /// of this write.
-    pub(crate) async fn refill(mut self) {
+    /// Leaves the value unchanged, and makes sure that a majority of the masters stores it. Waits until every master has
+    /// answered the read or failed.
+    ///
+    /// - If only a minority shows the value that was read, writes this value to all masters. Its own write was not
+    ///   acknowledged, so without this write, a later read may return an older value. Fails if the write fails.
+    /// - If some master has no value, or only a copy from before its restart, writes the value as well. Ignores the
+    ///   result of this write.
+    pub(crate) async fn refill(mut self) -> Result<(), ValueError> {
         let coordinator = &self.register.guard.core.coordinator;
         let all_answers = coordinator.answers(&self.requests, ValueAnswers::is_complete);
         all_answers.await;
         self.read = self.requests.with_later(self.read);
-        if self.read.has_gaps() {
-            let bytes = self.bytes.clone();
-            let _ = self.write(&bytes).await;
+        let is_settled = self
+            .found
+            .is_none_or(|found| self.read.is_on_majority(found));
+        if is_settled && !self.read.has_gaps() {
+            return Ok(());
+        }
+        let bytes = self.bytes.clone();
+        match self.write(&bytes).await {
+            _ if is_settled => Ok(()),
+            // The value itself is unchanged in any case.
+            Err(ValueError::Unknown(trouble)) => Err(ValueError::NoQuorum(trouble)),
+            written => written,
         }
     }
 

@@ -82,7 +82,7 @@ impl NamedValue {
             let value = Register::under(&guard)?.read().await?;
             let (bytes, outcome) = make_change(value.bytes())?;
             let Some(bytes) = bytes else {
-                value.refill().await;
+                value.refill().await?;
                 return Ok((None, outcome));
             };
             Ok((Some(value.begin_write(&bytes)?), outcome))

@@ -208,6 +208,30 @@ async fn quota_reports_an_unknown_result_if_too_few_masters_confirm_a_write() {
 }
 
 #[tokio::test]
+async fn quota_that_was_reported_as_sold_out_hands_out_no_unit_later() {
+    let fails = || Treatment::Fails(lost_reply(), ms(0));
+    let (nodes, redlock) = stubborn::three();
+    let quota = quota(&redlock, 1).await;
+    // Only the first master stores that the unit was taken.
+    for node in &nodes[1..] {
+        node.set_rule(treat_writes(fails()));
+    }
+    let error = quota.take(1).await.expect_err("unknown");
+    assert!(matches!(error, ValueError::Unknown(_)), "{error}");
+    // A later read may miss this master. So the next reader must not report its value, unless a majority stores it.
+    for result in [quota.take(1).await.map(drop), quota.left().await.map(drop)] {
+        let error = result.expect_err("the value is only on one master");
+        assert!(matches!(error, ValueError::NoQuorum(_)), "{error}");
+    }
+    nodes[1].set_rule(|_| Treatment::Answered);
+    nodes[2].set_rule(move |_| fails());
+    assert_eq!(quota.take(1).await, Ok(Take::SoldOut { left: 0 }));
+    nodes[0].set_rule(move |_| Treatment::Fails(lost_reply(), ms(0)));
+    nodes[2].set_rule(|_| Treatment::Answered);
+    assert_eq!(quota.take(1).await, Ok(Take::SoldOut { left: 0 }));
+}
+
+#[tokio::test]
 async fn quota_write_needs_a_majority_of_masters_that_also_answered_the_read() {
     let (nodes, redlock) = stubborn::three();
     let quota = quota(&redlock, 10).await;
