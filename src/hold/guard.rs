@@ -282,7 +282,7 @@ impl LockGuard {
     /// - The time is measured on this process's own monotonic clock, as for [`is_valid`](Self::is_valid).
     /// - A lock whose renewals are answered in time is never at risk. For this, a larger `margin` counts as about half
     ///   of the ttl: three quarters of the validity that is left when a renewal is due (49 % of the ttl for the default
-    ///   drift).
+    ///   drift), or less if the node timeout is longer than a sixth of the ttl.
     /// - A renewal is due each third of the ttl, and a failed one is repeated each fifteenth. With a `margin` of a
     ///   third of the ttl, several attempts have failed before the notice.
     /// - With a `margin` of zero there is no notice before the loss.

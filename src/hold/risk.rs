@@ -186,7 +186,8 @@ pub(super) fn risk_of(
 /// How much validity is left when the lock begins to be at risk.
 fn threshold_of(held: &Held, coordinator: &Coordinator, margin: Duration) -> Duration {
     if held.renews() {
-        risk_threshold(margin, held.ttl(), coordinator.drift)
+        let node_timeout = coordinator.patience.answer;
+        risk_threshold(margin, held.ttl(), coordinator.drift, node_timeout)
     } else {
         margin
     }

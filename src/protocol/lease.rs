@@ -58,10 +58,18 @@ pub(crate) fn early_window(ttl: Duration) -> Duration {
 /// How much validity is left when a lock that is renewed begins to be at risk, for a holder that asks for `margin`.
 ///
 /// At most three quarters of the validity that is left when the renewal is due. For the default drift, this is 49 % of
-/// the ttl. So a lock whose renewals are answered within a node timeout is never at risk, however large `margin` is.
-pub(crate) fn risk_threshold(margin: Duration, ttl: Duration, drift: Drift) -> Duration {
+/// the ttl. Less if `node_timeout` is longer than the other quarter; at most a quarter of the ttl counts for it. So a
+/// lock whose renewals are answered within `node_timeout` is never at risk, however large `margin` is.
+pub(crate) fn risk_threshold(
+    margin: Duration,
+    ttl: Duration,
+    drift: Drift,
+    node_timeout: Duration,
+) -> Duration {
     let left_when_due = ttl.saturating_sub(drift.of(ttl)).saturating_sub(ttl / 3);
-    margin.min(left_when_due / 4 * 3)
+    let counted_timeout = node_timeout.min(longest_node_timeout(ttl));
+    let time_for_answer = counted_timeout.max(left_when_due / 4);
+    margin.min(left_when_due.saturating_sub(time_for_answer))
 }
 
 /// The time between two requests of an observer of an election: 10 ms or more, however short the ttl is.
@@ -232,13 +240,18 @@ mod tests {
     #[test]
     fn lock_is_not_at_risk_before_its_renewal_is_overdue() {
         let ms = Duration::from_millis;
-        let threshold = |margin, drift| risk_threshold(margin, ms(9_000), drift);
+        let threshold = |margin, drift| risk_threshold(margin, ms(9_000), drift, ms(900));
         assert_eq!(threshold(ms(0), Drift::default()), ms(0));
         assert_eq!(threshold(ms(1_234), Drift::default()), ms(1_234));
         // 9000 - 92 - 3000 are left when the renewal is due.
         assert_eq!(threshold(ms(9_000), Drift::default()), ms(4_431));
         let (factor, floor) = (0.9, ms(2));
         assert_eq!(threshold(ms(9_000), Drift { factor, floor }), ms(0));
+        // The longest node timeout is 2250. A kind of master may have a longer timeout than a short ttl allows.
+        for node_timeout in [ms(2_250), ms(9_000)] {
+            let threshold = risk_threshold(ms(9_000), ms(9_000), Drift::default(), node_timeout);
+            assert_eq!(threshold, ms(5_908 - 2_250), "{node_timeout:?}");
+        }
     }
 
     #[test]
