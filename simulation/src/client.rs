@@ -2,9 +2,8 @@
 //! lock.
 
 mod observing;
+mod risks;
 mod values;
-
-pub(crate) use values::result_of_error;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -230,7 +229,7 @@ impl Client {
                 None => return,
             }
         }
-        if self.is_lost_during(&hold, self.work(step, &hold)).await {
+        if self.is_lost_during(id, &hold, self.work(step, &hold)).await {
             return self.drop_lost_hold(id, hold);
         }
         if step.drop {
@@ -293,9 +292,15 @@ impl Client {
     }
 
     /// Does `work` while the client holds the lock. Returns true if the holder is notified of a loss before the work is
-    /// done.
-    async fn is_lost_during(&self, hold: &Arc<dyn Hold>, work: impl Future<Output = ()>) -> bool {
-        let loss = hold.lost();
+    /// done. Meanwhile, reports to the checkers each notice that the lock may be lost soon.
+    async fn is_lost_during(
+        &self,
+        id: u64,
+        hold: &Arc<dyn Hold>,
+        work: impl Future<Output = ()>,
+    ) -> bool {
+        let notices = std::pin::pin!(self.report_risks(id, hold));
+        let loss = select(notices, hold.lost());
         let work = std::pin::pin!(work);
         matches!(select(work, loss).await, Either::Right(_))
     }
@@ -329,7 +334,8 @@ impl Client {
         id: u64,
         hold: Arc<dyn Hold>,
     ) -> Option<(u64, Arc<dyn Hold>)> {
-        if self.is_lost_during(&hold, self.sleep(step.hold / 2)).await {
+        let work = self.sleep(step.hold / 2);
+        if self.is_lost_during(id, &hold, work).await {
             self.drop_lost_hold(id, hold);
             return None;
         }
@@ -367,7 +373,10 @@ impl Client {
         let mut world = self.process.shared.world();
         let is_this_hold = |believer: &&mut Believer| believer.id == id;
         let believer = world.observer.believers.iter_mut().find(is_this_hold);
-        let real_hold = believer.map(|believer| std::mem::replace(&mut believer.hold, frozen_hold));
+        let real_hold = believer.map(|believer| {
+            believer.risk_margin = None;
+            std::mem::replace(&mut believer.hold, frozen_hold)
+        });
         drop(world);
         drop(real_hold);
     }
@@ -409,6 +418,7 @@ impl Client {
                 .clock
                 .time_of_reading(valid_until)
                 .unwrap_or(u64::MAX),
+            risk_margin: None,
             is_over: false,
             clock: self.process.clock,
             hold,

@@ -68,6 +68,7 @@ counted! {
         confirms: "confirmations of fencing tokens sent",
         renewed: "validity extended",
         restored: "lock keys restored by extensions",
+        risk_notices: "notices that a lock may be lost soon",
         lost_locks: "lost locks reported to their holders",
         queued_requests: "lock requests of queued waiters",
         batches: "renewals of several locks in one request",

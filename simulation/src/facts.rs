@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use quorate::ValueError;
 use quorate::node::{Answer, Claim, Extended, Fault, Request, Token};
 
 use crate::change_plan::Sets;
@@ -95,6 +96,12 @@ pub(crate) enum Fact<'a> {
     ValidityExtended {
         believer: &'a Believer,
         old_end: u64,
+    },
+    /// A holder was notified that its lock may be lost soon: no more than [`Believer::risk_margin`] of the validity is
+    /// left. `valid_until` is the end of the validity in the notice, in nanoseconds on the client's clock.
+    RiskNoticed {
+        believer: &'a Believer,
+        valid_until: u64,
     },
     /// The client's guard shows for the first time that the lock is no longer held. The notice of the loss may come
     /// later.
@@ -298,6 +305,20 @@ pub(crate) enum ValueResult {
     NotChanged,
 }
 
+impl ValueResult {
+    /// Converts the error of a call about a value into a result for the checkers.
+    pub(crate) fn of_error(error: &ValueError) -> Self {
+        match error {
+            ValueError::Unknown(_) => Self::Unknown,
+            ValueError::Missing(_) | ValueError::Lost(_) => Self::Lost,
+            ValueError::OtherKind { .. } | ValueError::Invalid(_) => {
+                panic!("a master stores a value that no client has written: {error}")
+            }
+            _ => Self::NotChanged,
+        }
+    }
+}
+
 /// Why a client's belief that it holds a lock has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndReason {
@@ -336,6 +357,9 @@ pub(crate) struct Believer {
     pub(crate) valid_until: u64,
     /// The true time at which the validity ends, in nanoseconds: `valid_until`, converted from the client's clock.
     pub(crate) ends_at: u64,
+    /// The margin with which the holder watches for the notice that the lock may be lost soon, in nanoseconds; `None`
+    /// without a watch.
+    pub(crate) risk_margin: Option<u64>,
     /// Whether the library has reported that the lock is no longer held.
     pub(crate) is_over: bool,
     pub(crate) clock: Clock,

@@ -19,6 +19,7 @@
 //! - No lock stays free while a client waits for it.
 //! - Waiters get the lock in the order of its queue.
 //! - A holder that has lost its lock is notified immediately.
+//! - The holder of a renewed lock gets no notice that the lock may be lost soon.
 //!
 //! Each rule counts the cases that it has checked ([`RULES`]). A rule that checked no case has tested nothing.
 //!

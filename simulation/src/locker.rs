@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use quorate::node::Token;
 use quorate::runtime::BoxFuture;
-use quorate::{Instant, Leadership, LockGuard, OwnedGuard, Redlock, Wait};
+use quorate::{Instant, Leadership, LockGuard, OwnedGuard, Redlock, RiskWatch, Wait};
 
 use crate::kind::Kind;
 pub(crate) use crate::place::{
@@ -69,6 +69,11 @@ pub(crate) trait Hold: Send + Sync {
     fn end_of_validity(&self) -> Option<Instant>;
     /// Resolves when the holder is notified that the lock is lost.
     fn lost(&self) -> BoxFuture<()>;
+    /// Watches for the notice that no more than `margin` of the validity is left; `None` if this implementation has no
+    /// such notice.
+    fn at_risk(&self, _margin: Duration) -> Option<RiskWatch> {
+        None
+    }
     fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()>;
     fn release(self: Arc<Self>) -> BoxFuture<()>;
     /// Downgrades the lock to a reader's lock; `None` if the lock has been lost.
@@ -101,6 +106,10 @@ impl Hold for LockGuard {
         Box::pin(async move {
             lost.await;
         })
+    }
+
+    fn at_risk(&self, margin: Duration) -> Option<RiskWatch> {
+        Some(LockGuard::at_risk(self, margin))
     }
 
     fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()> {
@@ -149,6 +158,10 @@ impl Hold for Leadership {
         })
     }
 
+    fn at_risk(&self, margin: Duration) -> Option<RiskWatch> {
+        Some(self.guard().at_risk(margin))
+    }
+
     fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()> {
         Box::pin(async move {
             let _outcome = self.guard().extend(ttl).await;
@@ -185,6 +198,10 @@ impl Hold for OwnedGuard {
         Box::pin(async move {
             lost.await;
         })
+    }
+
+    fn at_risk(&self, margin: Duration) -> Option<RiskWatch> {
+        Some(LockGuard::at_risk(self, margin))
     }
 
     fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()> {

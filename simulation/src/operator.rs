@@ -13,7 +13,6 @@ use quorate::{ChangeError, ChangeStage, ClientKind, Instant, MastersChange, Redl
 
 use self::node::{FalseMarkers, OperatorNode};
 use crate::change_plan::{ChangePlan, MASTER_NAMES};
-use crate::client::result_of_error;
 use crate::clock::MS;
 use crate::facts::{Fact, ValueResult};
 use crate::kind::ValueStep;
@@ -249,8 +248,10 @@ impl Operator {
                 redlock.quota(name).drop_quota().await
             };
             self.process.shared.world().is_operator_removing = false;
-            let result =
-                dropped.map_or_else(|error| result_of_error(&error), |_| ValueResult::Removed);
+            let result = dropped.map_or_else(
+                |error| ValueResult::of_error(&error),
+                |_| ValueResult::Removed,
+            );
             let client = self.process.client;
             self.report_fact(|task, _| Fact::ValueCallReturned {
                 client,

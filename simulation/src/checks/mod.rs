@@ -26,6 +26,7 @@ mod order;
 mod permit_queue;
 mod permits;
 mod renewed_locks;
+mod risk_notice;
 mod shared_tokens;
 mod stays_released;
 mod tokens;
@@ -168,6 +169,7 @@ checkers! {
     groups: groups::Groups,
     guard: guard::RestartGuard,
     expiry_notice: expiry_notice::ExpiryNotice,
+    risk_notice: risk_notice::RiskNotice,
     order: order::Order,
     cover: cover::Cover,
     call_duration: call_duration::CallDuration,

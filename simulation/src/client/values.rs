@@ -12,18 +12,6 @@ use crate::locker::{Hold, key_of_place};
 use crate::scenario::Step;
 use crate::seeded_bugs::WrongRegister;
 
-/// Converts the error of a call about a value into a result for the checkers.
-pub(crate) fn result_of_error(error: &ValueError) -> ValueResult {
-    match error {
-        ValueError::Unknown(_) => ValueResult::Unknown,
-        ValueError::Missing(_) | ValueError::Lost(_) => ValueResult::Lost,
-        ValueError::OtherKind { .. } | ValueError::Invalid(_) => {
-            panic!("a master stores a value that no client has written: {error}")
-        }
-        _ => ValueResult::NotChanged,
-    }
-}
-
 fn token_of(guard: &LockGuard) -> u64 {
     guard.fencing_token().unwrap_or(0)
 }
@@ -93,7 +81,7 @@ impl Client {
                 })
             }
         };
-        result.unwrap_or_else(|error| result_of_error(&error))
+        result.unwrap_or_else(|error| ValueResult::of_error(&error))
     }
 
     /// Calls `at_least_once` with a closure that simulates work: it sleeps. If `step.drop` is set, the work fails.
@@ -164,7 +152,7 @@ impl Client {
             Ok(Due::AlreadyDone { .. }) => Ok(ValueResult::AlreadyDone),
             Err(error) => Err(error),
         };
-        result.unwrap_or_else(|error| result_of_error(&error))
+        result.unwrap_or_else(|error| ValueResult::of_error(&error))
     }
 
     /// Does the same as `read_work_and_write_correctly`, but with a faulty implementation (a seeded bug) instead of the

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quorate::Instant;
 use quorate::node::Token;
 use quorate::runtime::BoxFuture;
+use quorate::{Instant, RiskWatch};
 
 use crate::locker::Hold;
 
@@ -90,6 +90,10 @@ impl Hold for HoldClone {
 
     fn lost(&self) -> BoxFuture<()> {
         self.hold.lost()
+    }
+
+    fn at_risk(&self, margin: Duration) -> Option<RiskWatch> {
+        self.hold.at_risk(margin)
     }
 
     fn extend(self: Arc<Self>, ttl: Duration) -> BoxFuture<()> {

@@ -53,6 +53,13 @@ pub enum Flaw {
     ExtensionAfterReplies,
     /// When the validity ends, the holder is not notified immediately, but only at the time of the next renewal.
     LossAtTick,
+    /// A holder gets no notice that its lock may be lost soon.
+    NoRiskNotice,
+    /// A holder gets the notice that its lock may be lost soon only when the lock is lost.
+    RiskNoticeAtLoss,
+    /// If the margin of a holder is longer than the TTL, the notice that its lock may be lost soon comes although all
+    /// renewals succeed.
+    RiskMarginUncapped,
     /// A release deletes the lock key even if the key contains another lock value.
     UnconditionalDelete,
     /// A master confirms a fencing token even if the master's fencing counter is above the token.
@@ -282,7 +289,7 @@ impl Flaw {
     ///   [`CLOCK_BUGS`](Self::CLOCK_BUGS);
     /// - `ConfirmAnyKey`, `LateRefill`, `WriteElsewhere` and `VersionsWithoutIdentity`, which only hand-written scenarios reveal
     ///   (`tests/all/kinds.rs`, `tests/all/values.rs`, `tests/all/stores.rs`).
-    pub const REDIS_BUGS: [Self; 59] = [
+    pub const REDIS_BUGS: [Self; 62] = [
         Self::HalfQuorum,
         Self::ReachableQuorum,
         Self::ValidityAfterReplies,
@@ -292,6 +299,9 @@ impl Flaw {
         Self::LateExtension,
         Self::ExtensionAfterReplies,
         Self::LossAtTick,
+        Self::NoRiskNotice,
+        Self::RiskNoticeAtLoss,
+        Self::RiskMarginUncapped,
         Self::UnconditionalDelete,
         Self::ConfirmAtLeast,
         Self::ShorteningExtend,
@@ -465,11 +475,13 @@ impl Flaw {
         }
     }
 
-    /// The name of a seeded bug that only changes of masters, jumping clocks or stores reveal.
+    /// The name of a seeded bug in the notice that a lock may be lost soon, or of one that only changes of masters,
+    /// jumping clocks or stores reveal.
     fn name_in_other_families(self) -> &'static str {
         match self {
             of_changes if of_changes.is_of_changes() => of_changes.name_at_changes(),
             of_clocks if of_clocks.is_of_clocks() => of_clocks.name_at_clocks(),
+            of_risks if of_risks.is_of_risk_notices() => of_risks.name_at_risk_notices(),
             of_stores => of_stores.name_at_stores(),
         }
     }
@@ -522,6 +534,7 @@ impl Flaw {
         !self.is_of_kinds()
             && !self.is_of_values()
             && !self.is_of_notes()
+            && !self.is_of_risk_notices()
             && !self.is_of_stores()
             && !self.is_of_tries()
             && !self.is_of_changes()
@@ -599,6 +612,25 @@ impl Flaw {
                 | Self::MasterPicksSlot
                 | Self::NoSemaphoreLine
         )
+    }
+}
+
+impl Flaw {
+    /// Whether this bug is in the notice that a held lock may be lost soon.
+    pub(crate) fn is_of_risk_notices(self) -> bool {
+        matches!(
+            self,
+            Self::NoRiskNotice | Self::RiskNoticeAtLoss | Self::RiskMarginUncapped
+        )
+    }
+
+    /// The name of a seeded bug in the notice that a held lock may be lost soon, for commands and tables.
+    fn name_at_risk_notices(self) -> &'static str {
+        match self {
+            Self::NoRiskNotice => "no-risk-notice",
+            Self::RiskNoticeAtLoss => "risk-notice-at-loss",
+            _ => "risk-margin-uncapped",
+        }
     }
 }
 

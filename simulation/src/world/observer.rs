@@ -198,6 +198,34 @@ impl RunObserver {
         self.last_hold_id
     }
 
+    /// Records that the holder of the lock with the id `id` begins to watch for the notice that its lock may be lost
+    /// soon, with this margin in nanoseconds.
+    pub(crate) fn begin_risk_watch(&mut self, id: u64, margin: u64) {
+        let is_this_hold = |believer: &&mut Believer| believer.id == id;
+        if let Some(believer) = self.believers.iter_mut().find(is_this_hold) {
+            believer.risk_margin = Some(margin);
+        }
+    }
+
+    /// Reports to the checkers that the holder of the lock with the id `id` was notified that its lock may be lost soon.
+    /// `valid_until` is the end of the validity in the notice, on the client's clock.
+    pub(crate) fn report_risk(&mut self, now: u64, id: u64, valid_until: Instant) {
+        let is_this_hold = |believer: &Believer| believer.id == id;
+        let Some(index) = self.believers.iter().position(is_this_hold) else {
+            return;
+        };
+        self.coverage.risk_notices += 1;
+        let (client, resource) = (self.believers[index].client, self.believers[index].resource);
+        self.trace_line(now, || {
+            format!("client {client} is notified that its lock on r{resource} may be lost soon")
+        });
+        let valid_until = valid_until.as_nanos();
+        self.report_hold_fact(now, index, |believer| Fact::RiskNoticed {
+            believer,
+            valid_until,
+        });
+    }
+
     /// Records that a client no longer holds the lock with the id `id`. Returns the client's handle of this lock;
     /// `None` if the id is unknown. The caller drops the handle after it has unlocked the world.
     pub(crate) fn end_belief(

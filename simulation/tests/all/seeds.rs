@@ -76,7 +76,7 @@ fn simulation_run_has_the_same_coverage_with_and_without_a_trace() {
 }
 
 /// For each seeded bug, a number n: at least one of the seeds from 0 to n - 1 must expose the bug.
-const SEEDED_BUGS: [(Flaw, u64); 59] = [
+const SEEDED_BUGS: [(Flaw, u64); 62] = [
     (Flaw::HalfQuorum, 20),
     (Flaw::ReachableQuorum, 20),
     (Flaw::ValidityAfterReplies, 1_000),
@@ -86,6 +86,9 @@ const SEEDED_BUGS: [(Flaw, u64); 59] = [
     (Flaw::LateExtension, 5_000),
     (Flaw::ExtensionAfterReplies, 200),
     (Flaw::LossAtTick, 20),
+    (Flaw::NoRiskNotice, 200),
+    (Flaw::RiskNoticeAtLoss, 200),
+    (Flaw::RiskMarginUncapped, 200),
     (Flaw::UnconditionalDelete, 20),
     (Flaw::ConfirmAtLeast, 5_000),
     (Flaw::ShorteningExtend, 50),
