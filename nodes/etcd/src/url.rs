@@ -10,7 +10,6 @@ use percent_encoding::percent_decode_str;
 use quorate::redact;
 use quorate::reread::Reread;
 
-#[cfg(feature = "tls-rustls")]
 use crate::layout::Layout;
 
 /// The default timeout of one request. It is longer than for a Redis server, because a commit waits for the disks of a
