@@ -18,7 +18,6 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 use quorate::reread::Reread;
 
-#[cfg(feature = "tls-rustls")]
 use crate::passfile::{self, Wanted};
 
 /// The default timeout of one request. It is longer than for a Redis server, because a commit waits for the server's
