@@ -330,11 +330,12 @@ function makeRow() {
 function showLeft(lock, meter, text) {
   const left = leftOf(lock);
   const old = isOld(lock);
-  const part = left === null || !lock.ttl_ms ? (lock.state === "held" ? 1 : 0) : Math.min(1, Math.max(0, left / lock.ttl_ms));
+  const isUnknown = lock.state === "unknown";
+  const part = isUnknown ? 0 : left === null || !lock.ttl_ms ? (lock.state === "held" ? 1 : 0) : Math.min(1, Math.max(0, left / lock.ttl_ms));
   const bar = /** @type {HTMLElement} */ (meter.firstElementChild);
   bar.style.transform = `scaleX(${part.toFixed(3)})`;
-  meter.dataset.level = old ? "old" : lock.overdue ? "warn" : "good";
-  put(text, lock.left_ms === null ? (lock.state === "held" ? "no expiry" : "–")
+  meter.dataset.level = old || isUnknown ? "old" : lock.overdue ? "warn" : "good";
+  put(text, isUnknown ? "unknown: too few masters answer" : lock.left_ms === null ? (lock.state === "held" ? "no expiry" : "–")
     : old ? `last read ${human(now() - lock.read_ms)} ago`
     : lock.overdue ? `${human(left ?? 0)}, not renewed for ${human(now() - (lock.renewed_ms ?? lock.since_ms ?? lock.read_ms))}`
     : `${human(left ?? 0)}${lock.margin_ms === null ? "" : `, renewed with ${human(lock.margin_ms)} to spare`}`);
@@ -435,7 +436,7 @@ function showDrawer() {
     parts.push(...list("Answer of each master", ["master", "state", "time left"],
       lock.answers.map((answer, index) => cells(names[index]?.name ?? "", answer.error ?? answer.state, answer.left_ms === null ? "" : human(answer.left_ms - (now() - lock.read_ms))))));
     parts.push(make("h3", {}, "Commands"), command(`quorate status ${lock.word}`));
-    if (lock.state === "held" || lock.state === "undecided") parts.push(make("p", {}, "Only if the holder is certainly dead, or stopped:"),
+    if (lock.state === "held" || lock.state === "undecided") parts.push(make("p", {}, "Only if the process of the holder has ended:"),
       command(`quorate break --yes ${lock.slot === null ? "" : `--slot ${lock.slot} `}${lock.word}`));
     if (lock.kind === "foreign") parts.push(make("p", {}, "Another program wrote this key. If it is not a lock, give the locks a prefix of their own."));
   }

@@ -328,7 +328,7 @@ fn holder_text(lock: &LockFacts) -> String {
     } else {
         format!(
             "The holder is {holder}. It has held the lock{held}. The page has seen no renewal, and none is overdue, so \
-             the page cannot tell whether the holder is alive.{free_in} Check this process first."
+             the page cannot tell whether the holder is alive.{free_in} Look first whether this process still runs."
         )
     }
 }
@@ -367,11 +367,11 @@ fn lock_problem(lock: &LockFacts) -> Problem {
         text: holder_text(lock),
         commands: vec![
             advice(
-                "The answer of each master",
+                "The state of this lock on each master",
                 format!("quorate status {}", lock.word),
             ),
             advice(
-                "Only if the holder is certainly dead, or was stopped",
+                "Only if this process has ended: a paused process can continue, and then works without the lock",
                 format!("quorate break --yes{slot} {}", lock.word),
             ),
         ],
@@ -410,8 +410,8 @@ fn value_problem(value: &ValueFacts, facts: &Facts) -> Option<Problem> {
         level: Level::Warn,
         title: format!("{}: the job has not run in this period", value.name),
         text: format!(
-            "The last period that it recorded began {} ago. Before, a period began every {}. Look at its machine: \
-             was quorate once started there?",
+            "The last period that is recorded as done began {} ago, and a period begins every {}. Find out whether cron, \
+             or another scheduler, has started `quorate once` since then.",
             human_duration(ago),
             human_duration(every)
         ),
