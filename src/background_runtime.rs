@@ -168,7 +168,8 @@ impl BackgroundRuntime {
     /// [`end`](Self::end), or until the last clone of this `BackgroundRuntime` is dropped. In the last three cases the
     /// future is dropped on the thread, at an await.
     ///
-    /// If the task panics, only this task ends.
+    /// If the task panics, only this task ends. The task must not block the thread: while it blocks, the thread renews
+    /// no lock, and no other task runs. For work that blocks, use a thread of your own.
     ///
     /// # Errors
     ///
@@ -358,7 +359,9 @@ fn run_runtime(
                 stop.last_work.await;
             }
         };
-        let _ = tokio::time::timeout(within, last_steps).await;
+        // If the last work panics, the runtime must still end in order: only then do connections and renewals of its
+        // tasks move to another runtime.
+        let _ = panics::caught_in(tokio::time::timeout(within, last_steps)).await;
     });
     drop(driven_runtime);
     // Without this call, dropping the runtime would block until pending name lookups have ended.

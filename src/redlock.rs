@@ -375,6 +375,8 @@ impl Redlock {
     /// Use it at the end of a program whose guards may still exist, for example in objects of another language. The
     /// call itself ends the locks and queues the releases. In a forked process it does nothing, and returns 0.
     ///
+    /// Drop acquires and downgrades that are under way before this call: it does not see a lock that they get later.
+    ///
     /// # Cancel safety
     ///
     /// If the future is dropped, the locks are released all the same.

@@ -75,29 +75,28 @@ pub(crate) async fn decide<'a>(
     Ok(match due.map_err(record_failure)? {
         Due::AlreadyDone { .. } => {
             let record = read_and_refill(once, guard);
-            Decision::Skip(unless_signalled(record, signals).await?)
+            let record = unless_signalled(record, signals).await?;
+            Decision::Skip(record.map_err(record_failure)?)
         }
         Due::Now(turn) if period.at_least() => Decision::Run(DueRun::AtLeastOnce(turn)),
         Due::Now(turn) => Decision::Run(DueRun::AtMostOnce(turn)),
     })
 }
 
-/// Reads the record of a period that is done, and restores it on masters that have lost it.
-async fn read_and_refill(once: &Once, guard: &LockGuard) -> DoneRecord {
-    match once.record(guard).await {
-        Ok(record) => {
-            let done_record = DoneRecord {
-                last_start: record.last(),
-                last_run: LastRun::from_note(record.note()),
-            };
-            record.refill().await;
-            done_record
-        }
-        Err(error) => {
-            tracing::debug!(%error, "cannot restore the record on masters that have lost it");
-            DoneRecord::default()
-        }
-    }
+/// Reads the record of a period that is done, makes sure that a majority of the masters stores it, and restores it on
+/// masters that have lost it.
+///
+/// # Errors
+///
+/// If a majority may not store the record. Another machine may then find the period due.
+async fn read_and_refill(once: &Once, guard: &LockGuard) -> Result<DoneRecord, ValueError> {
+    let record = once.record(guard).await?;
+    let done_record = DoneRecord {
+        last_start: record.last(),
+        last_run: LastRun::from_note(record.note()),
+    };
+    record.refill().await?;
+    Ok(done_record)
 }
 
 /// Prints why the command does not run. With `--quiet`, prints this only if the record looks wrong: in most calls,

@@ -287,8 +287,11 @@ async fn read_record(
     let status = match once.record(&guard).await {
         Ok(record) => {
             let status = OnceStatus::from_record(output::json_name(name), &record, range);
-            record.refill().await;
-            Ok(status)
+            record
+                .refill()
+                .await
+                .map(|()| status)
+                .map_err(record_failure)
         }
         Err(error) => Err(record_failure(error)),
     };

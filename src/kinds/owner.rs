@@ -145,6 +145,10 @@ impl Owner {
 
     /// The valid hold that this `Owner` or one of its clones has on the resource; `None` if there is none.
     fn valid_guard(&self, resource: &[u8]) -> Option<OwnedGuard> {
+        // In a forked process, another thread of the parent may have held this mutex during the fork.
+        if self.redlock.core.coordinator.process.is_not_current() {
+            return None;
+        }
         let hold = self.holds().get(resource)?.upgrade()?;
         (hold.guard.is_valid() && hold.join()).then(|| OwnedGuard::of(hold))
     }

@@ -341,23 +341,23 @@ impl Once {
         )
     }
 
-    /// Writes the record again to masters that have lost it.
+    /// Makes sure that a majority of the masters stores the record, and writes it again to masters that have lost it.
     ///
-    /// Call this method if [`due`](Self::due) returned [`Due::AlreadyDone`]. [`at_most_once`](Self::at_most_once) and
+    /// Before this call, another client may still find the period due: perhaps only a minority stores the record. Call
+    /// this method if [`due`](Self::due) returned [`Due::AlreadyDone`]. [`at_most_once`](Self::at_most_once) and
     /// [`at_least_once`](Self::at_least_once) refill the masters automatically.
     ///
     /// If this call has written the record, you must acquire the lock again before you can record a period.
     ///
     /// # Errors
     ///
-    /// Those of [`due`](Self::due). The result does not show whether the masters accepted the record.
+    /// Those of [`due`](Self::due), and those of [`OnceRecord::refill`].
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped, some masters may have the record again.
     pub async fn refill(&self, guard: &LockGuard) -> Result<(), ValueError> {
-        self.record(guard).await?.refill().await;
-        Ok(())
+        self.record(guard).await?.refill().await
     }
 
     /// Reads the record: the last completed period, and the stored note. `guard` must hold the lock that

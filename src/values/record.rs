@@ -41,9 +41,19 @@ impl OnceRecord<'_> {
         self.value.write(&text).await
     }
 
-    /// Writes the record again to masters that have lost it; see [`Once::refill`](crate::Once::refill).
-    pub async fn refill(self) {
-        let _ = self.value.refill().await;
+    /// Makes sure that a majority of the masters stores the record, and writes it again to masters that have lost it;
+    /// see [`Once::refill`](crate::Once::refill).
+    ///
+    /// # Errors
+    ///
+    /// [`ValueError`] if only a minority stores this record, and it could not be written to more masters. A later call
+    /// may then read an older record.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, some masters may have the record again.
+    pub async fn refill(self) -> Result<(), ValueError> {
+        self.value.refill().await
     }
 }
 
