@@ -20,7 +20,7 @@ pub struct Client {
     /// `None` only while the client is dropped.
     redlock: Option<Redlock>,
     runtime: BackgroundRuntime,
-    held: HeldLocks,
+    held: Arc<HeldLocks>,
 }
 
 impl Client {
@@ -37,7 +37,7 @@ impl Client {
         let client = Arc::new(Self {
             redlock: Some(redlock),
             runtime,
-            held: HeldLocks::default(),
+            held: Arc::default(),
         });
         exit::register(&client);
         Ok(client)
@@ -74,14 +74,17 @@ impl Client {
     }
 
     /// Releases every lock that is still held, ends all calls, and ends the thread. Waits until the releases were sent,
-    /// at most 400 ms. Returns how many locks were held.
+    /// at most 400 ms. Returns how many locks were held at the time of this call.
     pub fn close(&self) -> usize {
         let released = self.release_all();
-        let redlock = self.redlock().clone();
+        let (redlock, held) = (self.redlock().clone(), self.held.clone());
+        let last_work = async move {
+            // A waiter of this client may have acquired one of the released locks before its call ended.
+            held.release_all();
+            redlock.release_all().await;
+        };
         // The limit was reached if this fails: the keys then expire after their TTL.
-        let _ = self
-            .runtime
-            .end(FLUSH_TIMEOUT, async move { redlock.flush().await });
+        let _ = self.runtime.end(FLUSH_TIMEOUT, last_work);
         released
     }
 

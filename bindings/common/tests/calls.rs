@@ -168,6 +168,28 @@ fn closed_client_answers_its_calls_and_releases_its_locks() {
     assert!(other.is_valid());
 }
 
+/// The close releases the lock for which other threads of the same client wait.
+#[test]
+fn closed_client_keeps_no_lock_that_a_waiter_gets_during_the_close() {
+    let masters = Masters::new(3);
+    let there = client(&masters);
+    for _ in 0..50 {
+        let here = client(&masters);
+        let held = acquire(&here, "job");
+        let waiting = BlockingCall::start(lock("job", Wait::Forever).acquire(&here));
+        assert!(waiting.wait(Duration::from_millis(5)).is_none());
+        assert_eq!(here.close(), 1);
+        let reply = waiting.wait(LIMIT).expect("a reply");
+        if let Ok(Answer::Guard(guard)) = &reply {
+            assert!(!guard.is_valid());
+            assert_eq!(guard.loss(), Some(LossCause::Released));
+        }
+        // The reply and the first guard still exist.
+        assert!(is_free_soon(&there, "job"));
+        drop((reply, held));
+    }
+}
+
 #[test]
 fn period_is_recorded_only_when_the_language_asks() {
     let masters = Masters::new(3);
