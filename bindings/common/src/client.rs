@@ -113,11 +113,31 @@ impl Drop for Client {
             return;
         }
         // Only the thread of the client knows when the releases are sent, so it keeps the runtime until then.
-        let (runtime, last) = (self.runtime.clone(), redlock.clone());
+        let listed = exit::list_dropped(DroppedClient {
+            redlock: redlock.clone(),
+            runtime: self.runtime.clone(),
+        });
         let _ = self.runtime.spawn(async move {
-            let _ = tokio::time::timeout(FLUSH_TIMEOUT, last.flush()).await;
-            drop(runtime);
+            let _ = tokio::time::timeout(FLUSH_TIMEOUT, listed.client().redlock.flush()).await;
+            drop(listed);
         });
         let _ = self.runtime.enter(|| drop(redlock));
+    }
+}
+
+/// A client that was dropped, and whose last releases are being sent.
+pub(crate) struct DroppedClient {
+    redlock: Redlock,
+    runtime: BackgroundRuntime,
+}
+
+impl DroppedClient {
+    /// Ends the thread. Waits until the releases were sent, at most 400 ms.
+    pub(crate) fn end(&self) {
+        let redlock = self.redlock.clone();
+        // The limit was reached if this fails: the keys then expire after their TTL.
+        let _ = self
+            .runtime
+            .end(FLUSH_TIMEOUT, async move { redlock.flush().await });
     }
 }

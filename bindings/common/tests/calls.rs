@@ -1,7 +1,7 @@
 //! Calls on masters in memory: replies, cancellation, losses, and the end of a client.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use quorate::testing::Masters;
@@ -235,7 +235,25 @@ fn end_of_the_process_releases_the_locks_of_all_clients() {
     }
     let clients = [client(&masters), client(&masters), client(&masters)];
     let _guards = [acquire(&clients[0], "a"), acquire(&clients[1], "b")];
+    let dropped = client(&masters);
+    let guard = acquire(&dropped, "c");
+    // Nothing is sent while the thread of the dropped client sleeps.
+    let has_slept = Arc::new(AtomicBool::new(false));
+    let slept = has_slept.clone();
+    let sleep = dropped.spawn(async move {
+        std::thread::sleep(Duration::from_millis(50));
+        slept.store(true, Ordering::SeqCst);
+    });
+    assert!(sleep.is_ok());
+    drop((guard, dropped));
+    let started_at = Instant::now();
     assert_eq!(exit::close_all_clients(), 2);
+    let reached_limit = started_at.elapsed() >= Duration::from_millis(350);
+    assert!(has_slept.load(Ordering::SeqCst) || reached_limit);
     let later = client(&masters);
-    assert!(is_free_soon(&later, "a") && is_free_soon(&later, "b"));
+    assert!(
+        ["a", "b", "c"]
+            .iter()
+            .all(|name| is_free_soon(&later, name))
+    );
 }
