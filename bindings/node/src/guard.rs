@@ -2,6 +2,7 @@
 
 use napi::bindgen_prelude::BigInt;
 use napi_derive::napi;
+use quorate::LockGuard;
 use serde_json::json;
 
 use crate::bridge::Bridge;
@@ -25,8 +26,8 @@ impl NativeGuard {
         let as_text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         let names = guard.map(|guard| guard.resources().map(as_text).collect());
         Self {
-            fencing_token: guard.and_then(|guard| guard.fencing_token()),
-            slot: guard.and_then(|guard| guard.slot()).map(|slot| slot as u32),
+            fencing_token: guard.and_then(LockGuard::fencing_token),
+            slot: guard.and_then(LockGuard::slot).map(|slot| slot as u32),
             resources: names.unwrap_or_default(),
             held_lock,
         }

@@ -1,6 +1,8 @@
 //! The state of locks as data.
 
-use quorate::{Fault, Hold, Listed, NodeStatus, SemaphoreStatus, Status, StatusVerdict, Waiter};
+use quorate::{
+    Fault, Hold, KeyState, Listed, NodeStatus, SemaphoreStatus, Status, StatusVerdict, Waiter,
+};
 use serde_json::{Value, json};
 
 use crate::duration::{epoch_ms, to_ms};
@@ -54,7 +56,7 @@ fn master(status: &NodeStatus) -> Value {
         "fault": status.state.as_ref().err().map(fault),
         "latency": to_ms(status.latency),
         "isHeld": state.map(|state| state.holder.is_some()),
-        "isForeign": state.map(|state| state.is_foreign()),
+        "isForeign": state.map(KeyState::is_foreign),
         "ttlLeft": state.and_then(|state| state.ttl_left).map(to_ms),
         "fencingToken": state.and_then(|state| state.counter).map(|counter| counter.to_string()),
         "holder": state.and_then(|state| state.note.as_ref()).map(note),
