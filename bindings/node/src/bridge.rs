@@ -80,7 +80,7 @@ impl Bridge {
     #[napi]
     pub fn take(&self) -> Vec<NativeMessage> {
         let messages = self.mailbox.take();
-        let mut running = lock(&self.running);
+        let (mut running, mut bodies) = (lock(&self.running), lock(&self.bodies));
         let to_js = |message: Message| {
             let mut js_message = NativeMessage {
                 call: message.call,
@@ -91,6 +91,8 @@ impl Bridge {
             };
             if !matches!(message.content, Content::Notice(_)) {
                 running.remove(&message.call);
+                // A body that did not run: its period was done already, or the call failed.
+                bodies.remove(&message.call);
             }
             match message.content {
                 Content::Guard(held_lock) => js_message.guard = Some(NativeGuard::new(held_lock)),
@@ -118,6 +120,12 @@ impl Bridge {
         if let Some(body) = lock(&self.bodies).remove(&call) {
             let _ = body.send(has_succeeded);
         }
+    }
+
+    /// How many calls have no reply that JavaScript has taken, and how many bodies have not ended.
+    #[napi]
+    pub fn open_calls(&self) -> u32 {
+        (lock(&self.running).len() + lock(&self.bodies).len()) as u32
     }
 
     /// Sends the library's log records of this level and more important levels to this environment. An unknown level

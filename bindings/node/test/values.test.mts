@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { createRequire } from 'node:module'
 import { test } from 'node:test'
 import {
   InvalidSettingsError,
@@ -66,6 +67,18 @@ test('atLeastOnce runs again after an error of the body, and atMostOnce does not
   await never.create()
   await assert.rejects(never.atMostOnce(() => { throw new RangeError('first') }), RangeError)
   assert.equal((await never.atMostOnce(() => 'second')).outcome, 'alreadyDone')
+})
+
+test('a job whose body does not run leaves nothing behind', async () => {
+  const { bridge } = createRequire(import.meta.url)('../dist/bridge.js') as typeof import('../dist/bridge.js')
+  const redlock = new Redlock(new Memory(3))
+  const job = redlock.once('left', HOUR)
+  const before = bridge.openCalls()
+  await assert.rejects(job.atLeastOnce(() => 1), { code: 'ERR_QUORATE_VALUE_MISSING' })
+  await job.create()
+  assert.equal((await job.atMostOnce(() => 1)).outcome, 'done')
+  for (let n = 0; n < 5; n++) assert.equal((await job.atMostOnce(() => 1)).outcome, 'alreadyDone')
+  assert.equal(bridge.openCalls(), before)
 })
 
 test('a period of a calendar is done once', async () => {

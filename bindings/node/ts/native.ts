@@ -15,6 +15,7 @@ export interface NativeBridge {
   take(): Message[]
   abort(call: number): void
   endBody(call: number, hasSucceeded: boolean): void
+  openCalls(): number
   log(level: string): void
   releaseAll(isProcess: boolean): number
 }
