@@ -162,16 +162,22 @@ impl Bridge {
         add_home_to(&ALL_HOMES, home);
     }
 
-    /// Starts the task of a call on the home thread, and returns the number of the call.
+    /// Starts the task of a call on the home thread, and returns the number of the call. The home thread does not end
+    /// before the task, even if JavaScript has no object of it any more.
     pub(crate) fn start<T: Future<Output = ()> + Send + 'static>(
         &self,
-        home: &Home,
+        home: &Arc<Home>,
         task: impl FnOnce(Call) -> T,
     ) -> i64 {
         let number = self.next_call.fetch_add(1, Ordering::Relaxed);
         let call = Call::new(number, self.mailbox.clone());
+        let (task, task_home) = (task(call), home.clone());
+        let kept_task = async move {
+            task.await;
+            drop(task_home);
+        };
         // The reply cannot be taken before the handle is in the map, because only this thread takes replies.
-        if let Some(task) = home.spawn(task(call)) {
+        if let Some(task) = home.spawn(kept_task) {
             lock(&self.running).insert(number, task);
         }
         number

@@ -297,6 +297,27 @@ test('a garbage-collected guard is released with a warning', async () => {
   assert.match(err, /QuorateWarning: the guard of the lock "collected" was garbage-collected/)
 })
 
+test('a call is answered even after its objects were garbage-collected', async () => {
+  const body = `const masters = new quorate.Memory(3)
+    const owner = new Redlock(masters)
+    await owner.quota('collected').create(5)
+    const held = await owner.acquire('collected')
+    const calls = [
+      new Redlock(masters).quota('collected', { wait: 60000 }).take(),
+      new Redlock(masters).once('collected', 1000, { wait: 60000 }).record().catch(({ code }) => code),
+      new Redlock(masters).quota('collected', { wait: 60000 }).left(),
+    ]
+    for (let n = 0; n < 5; n++) { await sleep(50); gc() }
+    await held.release()
+    console.log(JSON.stringify(await Promise.all(calls)))`
+  const { out, err } = await start(servers.urls, body, ['--expose-gc']).done
+  assert.equal(err, '')
+  const [taken, record, left] = JSON.parse(out) as [unknown, string, number]
+  assert.deepEqual(taken, { taken: true, left: 4 })
+  assert.equal(record, 'ERR_QUORATE_VALUE_OTHER_KIND')
+  assert.ok(left === 4 || left === 5)
+})
+
 test('the signal of a guard keeps its lock', async () => {
   const body = `globalThis.signal = (await redlock.acquire('by-signal')).signal; await sleep(50); gc(); await sleep(300)
     console.log((await redlock.status('by-signal')).verdict)`
