@@ -5,10 +5,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
 use pyo3::prelude::*;
+use quorate_bindings::error::CallError;
 use quorate_bindings::mailbox::{Bell, Mailbox};
 
 use crate::answers;
 use crate::call::Call;
+use crate::errors::exception;
 
 /// Makes a file descriptor readable, for which the event loop waits.
 struct SocketBell(UnixStream);
@@ -24,6 +26,9 @@ impl Bell for SocketBell {
 }
 
 /// The mailbox of one event loop. Its file descriptor is readable while there are replies.
+///
+/// A forked process shares the socket with its parent, and the mailbox may be locked there for ever. So no method of
+/// this type reads the socket or uses the mailbox in a forked process.
 #[pyclass(frozen, module = "quorate._quorate")]
 pub(crate) struct Bridge {
     mailbox: Mailbox<SocketBell>,
@@ -54,12 +59,18 @@ impl Bridge {
 
     /// Starts the call, and returns its number. If `watch` is set, the loss of the lock that it acquires is a second
     /// result with this number.
-    fn start(&self, call: &Call, watch: bool) -> PyResult<u64> {
+    fn start(&self, py: Python<'_>, call: &Call, watch: bool) -> PyResult<u64> {
+        if self.is_forked() {
+            return Err(exception(py, &CallError::forked()));
+        }
         Ok(self.mailbox.start(call.take()?, watch))
     }
 
     /// Takes out the results since the last call: number, error, value.
     fn take(&self, py: Python<'_>) -> Vec<Finished> {
+        if self.is_forked() {
+            return Vec::new();
+        }
         let mut bytes = [0; 64];
         let _ = (&self.rings).read(&mut bytes);
         let replies = self.mailbox.take().into_iter();
@@ -72,14 +83,21 @@ impl Bridge {
 
     /// Drops the future of the call with this number.
     fn cancel(&self, id: u64) {
-        self.mailbox.cancel(id);
+        if !self.is_forked() {
+            self.mailbox.cancel(id);
+        }
     }
 
     fn running_calls(&self) -> usize {
+        if self.is_forked() {
+            return 0;
+        }
         self.mailbox.running_calls()
     }
 
     fn close(&self) {
-        self.mailbox.close();
+        if !self.is_forked() {
+            self.mailbox.close();
+        }
     }
 }
