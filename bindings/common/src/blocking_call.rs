@@ -3,7 +3,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quorate::blocking::BackgroundTask;
+use quorate::blocking::{BackgroundError, BackgroundTask};
+use quorate::fork::Process;
 
 use crate::call::{Call, Reply, Work};
 use crate::client::Client;
@@ -42,6 +43,7 @@ impl Drop for ReportEnd {
 pub struct BlockingCall {
     shared: Arc<Shared>,
     task: Option<BackgroundTask>,
+    process: Process,
     /// Keeps the thread of the client running until the reply is here.
     _client: Arc<Client>,
 }
@@ -61,26 +63,39 @@ impl BlockingCall {
                 return Self {
                     shared,
                     task: None,
+                    process: Process::current(),
                     _client: client,
                 };
             }
             Work::Future(future) => future,
         };
-        // If the client was closed, the task is dropped, and `wait` reports that.
         let task = client.spawn(async move {
             let end = end;
             let reply = future.await;
             end.0.state().reply = Some(reply);
         });
+        // In a forked process, the task was leaked, so it does not report its end. After any other error, for example
+        // because the client was closed, the task was dropped, and `wait` reports that.
+        if matches!(task, Err(BackgroundError::Forked)) {
+            *shared.state() = State {
+                reply: Some(Err(CallError::forked())),
+                ended: true,
+            };
+        }
         Self {
             shared,
             task: task.ok(),
+            process: Process::current(),
             _client: client,
         }
     }
 
-    /// Waits for the reply, at most for this time. `None` if the reply is not here yet.
+    /// Waits for the reply, at most for this time. `None` if the reply is not here yet. Does not wait in a process that
+    /// was forked after the start of the call: the reply comes only in its parent.
     pub fn wait(&self, limit: Duration) -> Option<Reply> {
+        if self.process.is_not_current() {
+            return Some(Err(CallError::forked()));
+        }
         let state = self.shared.state();
         let waited = self
             .shared

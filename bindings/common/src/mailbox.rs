@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quorate::LossCause;
-use quorate::blocking::BackgroundTask;
+use quorate::blocking::{BackgroundError, BackgroundTask};
 use quorate::fork::Process;
 
 use crate::call::{Answer, Call, Reply, Work};
@@ -135,9 +135,12 @@ impl<B: Bell> Mailbox<B> {
                 }
             }
         });
-        // If the client was closed, the task was dropped, and its error is in the queue.
-        if let Ok(task) = task {
-            running.insert(id, task);
+        match task {
+            Ok(task) => drop(running.insert(id, task)),
+            // The task was leaked, so it does not put its error into the queue.
+            Err(BackgroundError::Forked) => self.queue.put(id, Err(CallError::forked())),
+            // The client was closed: the task was dropped, and its error is in the queue.
+            Err(_) => {}
         }
         id
     }

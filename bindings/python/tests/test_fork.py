@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import pytest
 from conftest import OPTIONS, run_program
 
 import quorate
-from quorate import AsyncRedlock, Redlock
+from quorate import AsyncRedlock, Redlock, _quorate
+from quorate._event_loop import replies_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
 
@@ -98,6 +100,48 @@ def test_async_redlock_of_the_parent_works_in_a_child(servers):
     assert asyncio.run(cycle()) == "True"
     assert in_child(lambda: asyncio.run(main())) == "True"
     assert asyncio.run(main()) == "True"
+
+
+def test_child_takes_no_reply_of_the_event_loop_of_its_parent(servers):
+    async def main():
+        redlock = AsyncRedlock(servers.urls, **OPTIONS)
+        guard = await redlock.acquire("inherited")
+        replies = replies_of(asyncio.get_running_loop())
+        status = asyncio.ensure_future(redlock.status("inherited"))
+        await asyncio.sleep(0)
+        # The event loop stands still until the reply is there, so only the child can read it.
+        readable, _, _ = select.select([replies.bridge.fileno()], [], [], 20)
+        assert readable
+
+        def work() -> str:
+            replies._take()
+            replies.bridge.cancel(1)
+            replies.bridge.close()
+            return repr((replies.bridge.take(), replies.bridge.running_calls()))
+
+        assert in_child(work) == "([], 0)"
+        assert (await asyncio.wait_for(status, 20)).verdict == "held"
+        assert await asyncio.wait_for(guard.release(), 20) is True
+        await redlock.close()
+
+    asyncio.run(main())
+
+
+def test_call_of_the_parent_is_refused_in_a_child(redlock):
+    calls = [redlock._core.status(b"call of the parent") for _ in range(2)]
+
+    def work() -> str:
+        results = []
+        try:
+            calls[0].wait()
+        except quorate.ForkedError:
+            results.append("refused")
+        bridge = _quorate.Bridge()
+        id = bridge.start(calls[1], False)
+        results += [(number == id, type(error).__name__, value) for number, error, value in bridge.take()]
+        return repr(results)
+
+    assert in_child(work) == "['refused', (True, 'ForkedError', None)]"
 
 
 def test_masters_in_memory_refuse_a_forked_process():
