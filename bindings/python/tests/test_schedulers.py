@@ -12,15 +12,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from conftest import OPTIONS, SERVER, Servers
 
 import quorate
-from conftest import OPTIONS, SERVER, Servers
 
 PAGE = Path(os.environ.get("QUORATE_SCHEDULERS") or Path(__file__).resolve().parents[3] / "docs/schedulers.md")
 PORTS = ["7101", "7102", "7103"]
 BROKER = "7104"
 
-pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="NOT RUN: docs/schedulers.md is not part of the source package")
+pytestmark = pytest.mark.skipif(
+    not PAGE.exists(), reason="NOT RUN: docs/schedulers.md is not part of the source package"
+)
 
 
 def program(name: str) -> str:
