@@ -5,7 +5,6 @@
 //! text: control characters of a lock value are escaped, and bytes that are not UTF-8 become `\xNN`. No text contains a
 //! password.
 
-use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use serde::{Serialize, Serializer};
@@ -17,6 +16,7 @@ use crate::kinds::semaphore::SemaphoreStatus;
 use crate::listing::{Listed, ListedValue, Listing, LockName, NameList};
 use crate::node::{Fault, Hold, NodeName, Note, Waiter};
 use crate::outcome::LossCause;
+use crate::printable::{hex, json_name, printable};
 use crate::redact::redact;
 use crate::redlock::status::{NodeStatus, Status, StatusVerdict};
 use crate::redlock::try_acquire::Refusal;
@@ -34,25 +34,6 @@ fn precise_ms(time: Duration) -> f64 {
 
 fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
-}
-
-/// The bytes as text. Control characters and backslashes are escaped as in Rust, for example `\n`. Bytes that are not
-/// UTF-8 become `\xNN`.
-fn printable(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if c.is_control() || c == '\\' {
-                text.extend(c.escape_default());
-            } else {
-                text.push(c);
-            }
-        }
-        for byte in chunk.invalid() {
-            let _ = write!(text, "\\x{byte:02x}");
-        }
-    }
-    text
 }
 
 fn error_text(fault: &Fault) -> String {
@@ -74,16 +55,9 @@ struct NameForm {
 
 impl NameForm {
     fn new(name: &[u8], slot: Option<usize>) -> Self {
-        let utf8_name = std::str::from_utf8(name);
-        let hex = || {
-            name.iter().fold(String::new(), |mut text, byte| {
-                let _ = write!(text, "{byte:02x}");
-                text
-            })
-        };
         Self {
-            resource_hex: utf8_name.is_err().then(hex),
-            resource: utf8_name.map_or_else(|_| printable(name), str::to_owned),
+            resource_hex: std::str::from_utf8(name).is_err().then(|| hex(name)),
+            resource: json_name(name),
             slot,
         }
     }

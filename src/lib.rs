@@ -178,6 +178,8 @@ mod node;
 mod options;
 mod outcome;
 mod panics;
+#[doc(hidden)]
+pub mod printable;
 mod protocol;
 #[doc(hidden)]
 pub mod redact;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+pub(crate) use quorate::printable::{hex, json_name, printable, shell_word};
 pub(crate) use quorate::redact::redact;
 use serde::Serialize;
 
@@ -267,61 +268,6 @@ pub(crate) fn human(duration: Duration) -> String {
     humantime::format_duration(rounded).to_string()
 }
 
-/// Formats bytes as text. Control characters and backslashes are escaped as in Rust, for example `\n`. Bytes that are
-/// not UTF-8 become `\xNN`.
-pub(crate) fn printable(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if c.is_control() || c == '\\' {
-                text.extend(c.escape_default());
-            } else {
-                text.push(c);
-            }
-        }
-        for byte in chunk.invalid() {
-            text += &format!("\\x{byte:02x}");
-        }
-    }
-    text
-}
-
-/// Quotes a name as one word of a command that users copy. A name that is not UTF-8, or that has control characters,
-/// gets the quotes `$'..'`, which bash and zsh know.
-pub(crate) fn shell_word(name: &[u8]) -> String {
-    let is_plain = |escaped_byte: &u8| {
-        escaped_byte.is_ascii_alphanumeric() || b"-_.,:/@+".contains(escaped_byte)
-    };
-    match std::str::from_utf8(name) {
-        Ok(text) if !text.is_empty() && name.iter().all(is_plain) => text.to_owned(),
-        Ok(text) if !text.chars().any(char::is_control) => {
-            format!("'{}'", text.replace('\'', r"'\''"))
-        }
-        _ => {
-            let escaped_byte = |escaped_byte: &u8| match escaped_byte {
-                b' ' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => {
-                    char::from(*escaped_byte).to_string()
-                }
-                _ => format!("\\x{escaped_byte:02x}"),
-            };
-            format!("$'{}'", name.iter().map(escaped_byte).collect::<String>())
-        }
-    }
-}
-
-/// Formats a name for JSON. A UTF-8 name is unchanged, because the JSON writer escapes it. Any other name is escaped by
-/// [`printable()`].
-pub(crate) fn json_name(name: &[u8]) -> String {
-    std::str::from_utf8(name).map_or_else(|_| printable(name), str::to_owned)
-}
-
-/// Formats bytes in hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
-}
-
 fn one_line(text: &str) -> String {
     text.trim().replace(['\n', '\r'], " ")
 }
@@ -354,27 +300,6 @@ mod tests {
         let plain = anstream::adapter::strip_str(&narrow).to_string();
         let expected = "a\n  WHY    one two\n         three\nb\n  STATE  up\n";
         assert_eq!(plain, expected);
-    }
-
-    #[test]
-    fn unprintable_bytes_are_escaped() {
-        assert_eq!(printable("ä {x}".as_bytes()), "ä {x}");
-        assert_eq!(printable(b"a\xff\n\\"), "a\\xff\\n\\\\");
-    }
-
-    #[test]
-    fn name_in_a_command_is_one_word_for_a_shell() {
-        for (name, word) in [
-            (&b"deploy:web/1"[..], "deploy:web/1"),
-            (b"", "''"),
-            (b"a b", "'a b'"),
-            (b"$(rm x)", "'$(rm x)'"),
-            (b"it's", r"'it'\''s'"),
-            ("ä".as_bytes(), "'ä'"),
-            (b"a'\n\xff b", r"$'a\x27\x0a\xff b'"),
-        ] {
-            assert_eq!(shell_word(name), word);
-        }
     }
 
     #[test]

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use quorate::printable::{json_name, printable};
 use quorate::{KeyState, Listed, LockName, Note, Status, StatusVerdict};
 use serde::Serialize;
-
-use crate::text::{json_name, printable};
 
 /// The largest number of waiters that the page shows for one lock.
 const MAX_WAITERS: usize = 100;

@@ -328,7 +328,7 @@ impl PageState {
                 events.extend(record.update(value, now_ms));
                 self.values.push(record);
             } else {
-                let name = crate::text::json_name(&value.name);
+                let name = quorate::printable::json_name(&value.name);
                 let starts = self.period_starts(&name);
                 self.values.push(ValueRecord::new(value, &starts));
             }

@@ -5,10 +5,11 @@
 use std::sync::Arc;
 
 use quorate::LockName;
+use quorate::printable::json_name;
 
 use crate::event::{Event, EventKind};
 use crate::lock::{Client, HoldReading, Kind, Reading, State, WaiterReading, lock_id};
-use crate::text::{json_name, shell_word};
+use crate::text::shell_word;
 
 /// A hold whose time left is below this part of its ttl has not been renewed in time. Holders renew when two thirds
 /// are left.

@@ -1,64 +1,16 @@
 //! Names and durations as text for people and for shells.
 
-use std::fmt::Write;
+use quorate::printable;
 
-/// Formats bytes as text. Control characters and backslashes are escaped, for example as `\n`. Bytes that are not UTF-8
-/// become `\xNN`.
-pub(crate) fn printable(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if c.is_control() || c == '\\' {
-                text.extend(c.escape_default());
-            } else {
-                text.push(c);
-            }
-        }
-        for byte in chunk.invalid() {
-            let _ = write!(text, "\\x{byte:02x}");
-        }
-    }
-    text
-}
-
-/// Formats a name for JSON: unchanged if it is UTF-8, else escaped by [`printable`].
-pub(crate) fn json_name(name: &[u8]) -> String {
-    std::str::from_utf8(name).map_or_else(|_| printable(name), str::to_owned)
-}
-
-/// Whether a character changes how the text around it is shown: control characters, characters of width zero, and
-/// characters that change the direction of the text.
-fn is_hidden(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
-}
-
-/// Quotes a name as the last word of a command that users copy. A name with bytes or characters that are not visible
-/// gets the quotes `$'..'`, which bash and zsh know. A name that begins with `-` follows the word `--`, so that it is
-/// not an option of the command.
+/// Quotes a name as the last word of a command that users copy ([`printable::shell_word`]). A name that begins with `-`
+/// follows the word `--`, so that it is not an option of the command.
 pub(crate) fn shell_word(name: &[u8]) -> String {
     let options_end = if name.first() == Some(&b'-') {
         "-- "
     } else {
         ""
     };
-    format!("{options_end}{}", quoted(name))
-}
-
-fn quoted(name: &[u8]) -> String {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.,:/@+".contains(byte);
-    match std::str::from_utf8(name) {
-        Ok(text) if !name.is_empty() && name.iter().all(is_plain) => text.to_owned(),
-        Ok(text) if !text.chars().any(is_hidden) => format!("'{}'", text.replace('\'', r"'\''")),
-        _ => {
-            let escaped = |byte: &u8| match byte {
-                b' ' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(*byte).to_string(),
-                _ => format!("\\x{byte:02x}"),
-            };
-            format!("$'{}'", name.iter().map(escaped).collect::<String>())
-        }
-    }
+    format!("{options_end}{}", printable::shell_word(name))
 }
 
 /// Formats milliseconds as a duration for people, with at most two units.

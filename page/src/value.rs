@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use quorate::printable::json_name;
 use quorate::{SeenContent, SeenValue};
 use serde::Serialize;
 
 use crate::event::{Event, EventKind};
 use crate::lock::unix_ms;
-use crate::text::{json_name, shell_word};
+use crate::text::shell_word;
 use crate::verdict::ValueFacts;
 
 /// A job is late if its next period began longer ago than this part of the period: one twentieth.

@@ -28,6 +28,7 @@ const LAYERS: [&[&str]; 13] = [
         "limit",
         "keys",
         "metrics",
+        "printable",
         "redact",
         "reread",
         "sync",

@@ -11,7 +11,6 @@
 //!
 //! A notification is text, so a message is written in hexadecimal form.
 
-use std::fmt::Write as _;
 use std::future::Future;
 use std::time::Duration;
 
@@ -53,15 +52,6 @@ pub struct PostgresListener {
 pub(crate) fn channel(process: &str) -> String {
     let allowed = process.chars().filter(char::is_ascii_alphanumeric).take(40);
     format!("quorate_{}", allowed.collect::<String>())
-}
-
-/// A message in hexadecimal form.
-pub(crate) fn encode(word: &[u8]) -> String {
-    let mut out = String::with_capacity(2 * word.len());
-    for byte in word {
-        let _ = write!(out, "{byte:02x}");
-    }
-    out
 }
 
 fn decode(text: &str) -> Option<Vec<u8>> {
@@ -181,13 +171,15 @@ impl Listener for PostgresListener {
 
 #[cfg(test)]
 mod tests {
+    use quorate::printable::hex;
+
     use super::*;
 
     #[test]
     fn message_is_unchanged_after_encoding_and_decoding() {
         let all: Vec<u8> = (0..=255).collect();
         for word in [&b""[..], b"a", &all] {
-            assert_eq!(decode(&encode(word)).as_deref(), Some(word));
+            assert_eq!(decode(&hex(word)).as_deref(), Some(word));
         }
         for odd in ["a", "zz", "+1", "\u{e4}0"] {
             assert_eq!(decode(odd), None, "{odd}");

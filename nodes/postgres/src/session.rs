@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use quorate::node::Fault;
 use quorate::node::store::{Clocked, Commit, Committed, NamedRecord, Record, Session};
+use quorate::printable::hex;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use tokio_postgres::types::ToSql;
@@ -173,12 +174,7 @@ impl PostgresSession {
         let done = done.filter(|(_, committed)| matches!(committed, Committed::Done(_)));
         let wakes = done.flat_map(|(commit, _)| &commit.wakes);
         let (channels, words): (Vec<String>, Vec<String>) = wakes
-            .map(|wake| {
-                (
-                    listener::channel(&wake.process),
-                    listener::encode(&wake.word),
-                )
-            })
+            .map(|wake| (listener::channel(&wake.process), hex(&wake.word)))
             .unzip();
         if channels.is_empty() {
             return Ok(());

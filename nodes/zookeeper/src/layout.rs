@@ -89,11 +89,7 @@ pub(crate) fn encode_name(bytes: &[u8]) -> String {
     if bytes.is_empty() {
         return "-".to_owned();
     }
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    quorate::printable::hex(bytes)
 }
 
 /// Decodes the output of [`encode_name`]. `None` if `encode_name` did not produce the text.
