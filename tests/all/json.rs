@@ -56,7 +56,13 @@ fn report(master: &str, phase: &str, outcome: &str, error: Option<&str>) -> Valu
 async fn acquire_with_note(redlock: &Redlock, resource: &str) -> quorate::LockGuard {
     let request = redlock.lock(resource).note("for the test");
     let guard = request.acquire().await.expect("free");
-    tokio::time::sleep(ms(500)).await;
+    let note_of = async || {
+        let status = redlock.status(resource).await.expect("a valid name");
+        status.note().is_some()
+    };
+    while !note_of().await {
+        tokio::time::sleep(ms(10)).await;
+    }
     guard
 }
 
@@ -66,7 +72,7 @@ async fn listing_has_the_documented_form() {
     let redlock = client_of(&masters);
     let _guard = acquire_with_note(&redlock, "deploy").await;
     let _permit = redlock
-        .semaphore("seats", 2)
+        .semaphore("seats", 1)
         .note(None)
         .acquire()
         .await
