@@ -90,7 +90,9 @@ async fn restarted_server_does_not_vote_even_if_its_clock_is_set_forward() {
         let url = format!("{}?timeout=2s", server.url("locks"));
         let store = MySql::open(&url).expect("a URL");
         let builder = Redlock::builder().node(StoreNode::new(store));
-        let builder = builder.ttl(Duration::from_secs(20)).restart_guard(guard);
+        // Longer than any busy machine needs for the steps below.
+        let ttl = Duration::from_secs(600);
+        let builder = builder.ttl(ttl).max_ttl(ttl).restart_guard(guard);
         builder.build().expect("a Redlock")
     };
     // The server flushes the schema to disk within a second, so the schema survives the crash.
