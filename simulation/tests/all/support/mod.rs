@@ -87,8 +87,13 @@ pub(crate) fn threads() -> usize {
 
 /// Plays the seeds from 0 to `seeds - 1` of a family of scenarios, and prints how often each event happened.
 pub(crate) fn sweep(family: ScenarioFamily, seeds: u64) -> Summary {
+    sweep_from(family, 0, seeds)
+}
+
+/// Like [`sweep`], but plays the seeds from `first` to `first + seeds - 1`.
+pub(crate) fn sweep_from(family: ScenarioFamily, first: u64, seeds: u64) -> Summary {
     let sweep = Sweep {
-        first: 0,
+        first,
         seeds,
         threads: threads(),
         family,
