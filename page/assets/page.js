@@ -237,7 +237,7 @@ function showMasters() {
   put(at("quorum"), `${votes} of ${picture.masters.length} vote, ${picture.quorum} are needed`);
   at("tiles").replaceChildren(...picture.masters.map((master) => {
     const tile = make("li", { class: "tile", "data-level": master.level }, make("h3", {}, foreign(master.name)),
-      make("p", { class: "badge", "data-level": master.level }, plain(master.state)));
+      make("p", { class: "badge", "data-level": master.level }, plain(master.state) + (master.votes && master.findings.length ? ", with a warning" : "")));
     const line = (/** @type {string} */ text) => tile.append(make("p", { class: "small" }, foreign(text)));
     if (master.text) line(master.text);
     line([master.server, master.version, master.role].filter(Boolean).join(" ")
@@ -624,9 +624,11 @@ function showPast() {
   if (!past) return;
   drawTimeline();
   const hosts = [...new Set(past.holds.map((hold) => hold.host))].slice(0, 16);
+  const hatched = (/** @type {string} */ tone) => `repeating-linear-gradient(135deg, var(--${tone}) 0 1.5px, transparent 1.5px 5px)`;
   const square = (/** @type {string} */ tone) => { const node = make("i"); node.style.background = tone; return node; };
   at("legend").replaceChildren(...hosts.map((host) => make("li", {}, square(colour(host)), foreign(host ?? "unknown host"))),
-    make("li", {}, square("var(--wait)"), "a client waits"), make("li", {}, square("var(--bad)"), "expired, or a master without a vote"), make("li", {}, "hatched: no quorum, or not watched"));
+    make("li", {}, square("var(--wait)"), "a client waits"), make("li", {}, square("var(--bad)"), "expired, or a master without a vote"),
+    make("li", {}, square(hatched("bad")), "no quorum"), make("li", {}, square(hatched("soft")), "nobody watched"));
   const ranking = (/** @type {string} */ id, /** @type {Span[]} */ spans, /** @type {string} */ none) => at(id).replaceChildren(
     ...(spans.length ? spans.map((span) => make("li", {}, make("b", {}, human((span.to_ms ?? now()) - span.from_ms)), make("span", {}, foreign(title(span.lock)), ": ", foreign(span.holder ?? "without a note"), span.to_ms === null ? ", until now" : "")))
       : [make("li", {}, make("b", {}, "–"), make("span", {}, none))]));
