@@ -267,7 +267,11 @@ impl MasterReport {
             (Some(true), None, _) => Some("aof".to_owned()),
             (_, _, Some(true)) => Some("snapshots".to_owned()),
             (Some(false), _, Some(false)) => Some("none".to_owned()),
-            _ => flush.map(|flush| format!("flush {flush}")),
+            _ => flush.map(|flush| format!("flush {flush}")).or_else(|| {
+                self.settings
+                    .get("fsync")
+                    .map(|fsync| format!("fsync {fsync}"))
+            }),
         };
         vec![
             self.master.clone().into(),

@@ -1,4 +1,5 @@
-//! The checks of `doctor`. They derive findings (problems and notes) from the inspections of the masters, without I/O.
+//! The checks of `doctor` that are the same for all kinds of masters. They derive findings (problems and notes) from the
+//! inspections of the masters, without I/O. The checks of one kind are in `backends/`, for example `postgres/doctor.rs`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -131,8 +131,7 @@ impl OnceStatus {
         Self {
             once,
             state,
-            done: period
-                .map(|period| last_period.is_some_and(|last_period| last_period >= period.start)),
+            done: period.map(|period| record.is_done(period)),
             period: last_period.map(rfc3339_text),
             holder: None,
             run,

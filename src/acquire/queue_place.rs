@@ -3,13 +3,13 @@
 //!
 //! A wait ends at the first wake-up, or at the earliest of these times:
 //!
-//! | time | set by | if |
-//! |---|---|---|
-//! | the lock may be free: its lease has ended on a majority | [`next_poll_at`], [`SPACING`], [`EXPIRY_MARGIN`] | a refusal shows the remaining ttl |
-//! | the next heartbeat of this waiter is due | [`HEARTBEATS_PER_PERIOD`], the setting `heartbeat` | always |
-//! | a pause of 20 ms to 200 ms has passed | [`QueuePlace::pause_without_wake_ups`] | less than a majority of the masters can send wake-ups |
-//! | a pause of the retry settings has passed | [`UnqueuedHolder::pause_until_poll`], the setting `retry` | this waiter is the first, and the holder has no entry in the queue |
-//! | the wait of the caller ends | the setting `wait` | always |
+//! | time | set by | if | tests |
+//! |---|---|---|---|
+//! | the lock may be free: its lease has ended on a majority | [`next_poll_at`], [`SPACING`], [`EXPIRY_MARGIN`] | a refusal shows the remaining ttl | below |
+//! | the next heartbeat of this waiter is due | [`next_poll_at`], [`HEARTBEATS_PER_PERIOD`], the setting `heartbeat` | always | below |
+//! | a pause of 20 ms to 200 ms has passed | [`pause_without_wake_ups`], [`FIRST_POLL_PAUSE`], [`LONGEST_POLL_PAUSE`] | less than a majority of the masters can send wake-ups | below, and `tests/all/store.rs` |
+//! | a pause of the retry settings has passed | [`UnqueuedHolder::pause_until_poll`], the setting `retry` | this waiter is the first, and the holder has no entry in the queue | below, and `tests/all/foreign.rs` |
+//! | the wait of the caller ends | the setting `wait` | always | `tests/all/waiting.rs` |
 //!
 //! Whether a master can send wake-ups is a property of its kind. A Redis user without the right to SUBSCRIBE still
 //! counts, so its waiters poll by the other times. docs/protocol.md ("Queue") and docs/nodes.md repeat these rules.
@@ -64,6 +64,8 @@ const POLLS_PER_WATCHED_TIME: u32 = 20;
 /// to `LONGEST_POLL_PAUSE`.
 const FIRST_POLL_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_POLL_PAUSE: Duration = Duration::from_millis(200);
+/// Each pause whose number is a multiple of this is twice as long as the pause before it.
+const EQUAL_POLL_PAUSES: u32 = 4;
 
 /// The retry pauses of one waiter. The iterator is created when the first pause is needed.
 pub(super) type RetryPauses = Box<dyn Iterator<Item = Duration> + Send>;
@@ -77,8 +79,8 @@ pub(super) struct QueuePlace<'a> {
     /// The lock's holder, if it has no entry in the queue and this waiter is the first in the queue. This waiter then
     /// polls, because the holder's release may not wake it. `None` in all other cases.
     pub(super) unqueued_holder: Option<UnqueuedHolder>,
-    /// How many times this waiter has asked the masters again only because a timer fired.
-    polls: u32,
+    /// How many pauses this waiter has begun because too few masters can send wake-ups.
+    pauses_without_wake_ups: u32,
     stays_queued: bool,
 }
 
@@ -133,13 +135,18 @@ pub(super) fn next_poll_at(
     })
 }
 
+/// The pause with this number (the first is 1) if less than a majority of the masters can send wake-ups.
+fn pause_without_wake_ups(number: u32) -> Duration {
+    let doublings = (number / EQUAL_POLL_PAUSES).min(4);
+    (FIRST_POLL_PAUSE * 2u32.pow(doublings)).min(LONGEST_POLL_PAUSE)
+}
+
 impl<'a> QueuePlace<'a> {
     /// The pause before asking the masters again if too few masters can send wake-ups. It grows with the number of polls
     /// of this waiter, also if the lock has a new holder.
     pub(super) fn pause_without_wake_ups(&mut self) -> Duration {
-        self.polls += 1;
-        let pause = FIRST_POLL_PAUSE * 2u32.pow((self.polls / 4).min(4));
-        pause.min(LONGEST_POLL_PAUSE)
+        self.pauses_without_wake_ups += 1;
+        pause_without_wake_ups(self.pauses_without_wake_ups)
     }
 
     /// Makes a queue entry with the ticket `number`. The entry shows this waiter's host, its process and
@@ -173,7 +180,7 @@ impl<'a> QueuePlace<'a> {
             ticket,
             claim: Arc::new(claim),
             unqueued_holder: None,
-            polls: 0,
+            pauses_without_wake_ups: 0,
             stays_queued: false,
         }
     }
@@ -205,6 +212,22 @@ mod tests {
 
     const fn ms(millis: u64) -> Duration {
         Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn pauses_without_wake_ups_grow_from_20_ms_to_200_ms() {
+        for (numbers, pause) in [
+            (1..=3, ms(20)),
+            (4..=7, ms(40)),
+            (8..=11, ms(80)),
+            (12..=15, ms(160)),
+            (16..=40, ms(200)),
+            (u32::MAX..=u32::MAX, ms(200)),
+        ] {
+            for number in numbers {
+                assert_eq!(pause_without_wake_ups(number), pause, "{number}");
+            }
+        }
     }
 
     #[test]

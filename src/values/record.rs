@@ -1,9 +1,11 @@
 //! The stored record of work that runs once per period, as text and as a value of the API.
 
 use std::fmt;
+use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use super::error::ValueError;
+use super::period::Periods;
 use super::register::KnownValue;
 use super::value::parse_number;
 use crate::node::note::MAX_NOTE_LEN;
@@ -20,6 +22,13 @@ impl OnceRecord<'_> {
     pub fn last(&self) -> Option<SystemTime> {
         let since = Duration::from_millis(self.last?);
         SystemTime::UNIX_EPOCH.checked_add(since)
+    }
+
+    /// Whether this period is recorded as done. A later period in the record counts as well. `false` if the period is
+    /// empty, begins before 1970 or is longer than ten years: such a period cannot be recorded.
+    pub fn is_done(&self, period: &Range<SystemTime>) -> bool {
+        let period = Periods::One(period.clone()).current_period(0);
+        period.is_ok_and(|period| period.next_start_if_done(self.last).is_some())
     }
 
     /// The note that was stored with the record ([`Turn::note`](crate::Turn::note)); empty if there is none.

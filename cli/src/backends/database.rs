@@ -1,4 +1,7 @@
 //! Texts and checks of the command that are the same for MySQL, MariaDB and PostgreSQL. The checks do no I/O.
+//!
+//! Whether a crash can lose data depends on other settings in each kind: `mysql/doctor.rs` and `postgres/doctor.rs` have
+//! a function `persistence` each.
 
 use quorate::Inspection;
 

@@ -39,6 +39,7 @@ pub(super) fn explain<'a>(
             "replication",
             "start the standby, or remove it from synchronous_standby_names and reload the configuration",
         ),
+        // A session refuses such a server (`Asked::votes` in nodes/postgres/src/greet.rs, which has the text).
         Fault::Unsupported(why) if why.contains("fsync") => (
             "persistence",
             "set fsync = on in the configuration file, and restart the server",
@@ -54,14 +55,7 @@ pub(super) fn explain<'a>(
 
 /// Runs all checks on a PostgreSQL master on which locks can be taken.
 pub(super) fn judge(master: &Inspection, _rules: Rules, add: &mut dyn Add) {
-    if master.setting("full_page_writes") == Some("off") {
-        add(
-            Severity::Warning,
-            "persistence",
-            "has full_page_writes = off: a power cut can damage the tables".to_owned(),
-            "set full_page_writes = on, unless the file system writes pages as a whole",
-        );
-    }
+    persistence(master, add);
     let standbys = master.setting("synchronous_standby_names");
     if standbys.is_some_and(|names| !names.is_empty()) {
         add(
@@ -76,6 +70,19 @@ pub(super) fn judge(master: &Inspection, _rules: Rules, add: &mut dyn Add) {
     notifications(master, add);
     snapshot(master, add);
     store_checks::judge(master, add);
+}
+
+/// Warns about settings with which a power cut can damage the data. A server with `fsync = off` gets no vote, so
+/// [`explain`] reports it. Sessions override `synchronous_commit = off`.
+fn persistence(master: &Inspection, add: &mut dyn Add) {
+    if master.setting("full_page_writes") == Some("off") {
+        add(
+            Severity::Warning,
+            "persistence",
+            "has full_page_writes = off: a power cut can damage the tables".to_owned(),
+            "set full_page_writes = on, unless the file system writes pages as a whole",
+        );
+    }
 }
 
 /// Warns if the queue of notifications fills up. All databases of the server share this queue.
