@@ -94,11 +94,7 @@ fn acquire(claim: &Arc<Claim>) -> (Phase, Request) {
 }
 
 fn extend(claims: &[&Arc<Claim>]) -> (Phase, Request) {
-    let item = |claim: &&Arc<Claim>| ExtendItem {
-        claim: (*claim).clone(),
-        ttl: REQUEST_DURATION,
-        note: true,
-    };
+    let item = |claim: &&Arc<Claim>| ExtendItem::new((*claim).clone(), REQUEST_DURATION).note(true);
     let items = claims.iter().map(item).collect();
     (Phase::Extend, Request::Extend { items })
 }

@@ -30,12 +30,8 @@ pub(super) async fn extend(
     if let Some(cause) = held.end_cause(started_at) {
         return Err(ExtendError::Lost(cause));
     }
-    let items: Arc<[ExtendItem]> = [ExtendItem {
-        claim: held.claim.clone(),
-        ttl,
-        note: held.is_noted(),
-    }]
-    .into();
+    let items: Arc<[ExtendItem]> =
+        [ExtendItem::new(held.claim.clone(), ttl).note(held.is_noted())].into();
     let answers = ExtendAnswers {
         votes: Votes::new(coordinator.quorum, held.claim.keys().count()),
         terms: Terms {

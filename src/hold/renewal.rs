@@ -209,7 +209,7 @@ impl Batch {
         let claim = held.claim.clone();
         let first_key_index = self.keys;
         self.keys += claim.keys().count();
-        self.items.push(ExtendItem { claim, ttl, note });
+        self.items.push(ExtendItem::new(claim, ttl).note(note));
         let keys = first_key_index..self.keys;
         self.renewals.push(LockRenewal {
             votes: Votes::new(coordinator.quorum, keys.len()),

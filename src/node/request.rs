@@ -21,6 +21,20 @@ pub struct ExtendItem {
     pub note: bool,
 }
 
+impl ExtendItem {
+    /// An item that extends the lock of `claim`, but not the expiry of its note.
+    pub fn new(claim: Arc<Claim>, ttl: Duration) -> Self {
+        let note = false;
+        Self { claim, ttl, note }
+    }
+
+    /// Sets whether the request also extends the expiry of the holder's note.
+    #[must_use]
+    pub fn note(self, note: bool) -> Self {
+        Self { note, ..self }
+    }
+}
+
 /// One lock in a request that writes notes of holders.
 #[derive(Clone, Debug)]
 pub struct NoteItem {

@@ -168,10 +168,8 @@ pub fn release(claim: &Arc<Claim>) -> Request {
 
 /// A request to extend several locks, each to its TTL.
 pub fn extend(items: &[(&Arc<Claim>, Duration)]) -> Request {
-    let item = |&(claim, ttl): &(&Arc<Claim>, Duration)| ExtendItem {
-        claim: claim.clone(),
-        ttl,
-        note: claim.is_noted(),
+    let item = |&(claim, ttl): &(&Arc<Claim>, Duration)| {
+        ExtendItem::new(claim.clone(), ttl).note(claim.is_noted())
     };
     Request::Extend {
         items: items.iter().map(item).collect(),

@@ -309,12 +309,7 @@ fn grant_past_writers(
     }
     let number = counter + u64::from(is_free);
     let claim = with_token(claim, number);
-    let items = [ExtendItem {
-        claim,
-        ttl,
-        note: false,
-    }]
-    .into();
+    let items = [ExtendItem::new(claim, ttl)].into();
     let _kept = context
         .memory
         .apply(context.now, &Request::Extend { items });
@@ -458,8 +453,10 @@ fn extend(flaw: Flaw, mut context: RequestContext<'_>, items: &[ExtendItem]) -> 
                 } else {
                     claim.clone()
                 };
-                let (ttl, note) = (item.ttl, item.note);
-                ExtendItem { claim, ttl, note }
+                ExtendItem {
+                    claim,
+                    ..item.clone()
+                }
             };
             let items = items.iter().map(falsify).collect();
             Some(

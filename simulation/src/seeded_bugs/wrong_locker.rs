@@ -334,12 +334,7 @@ impl Lease {
         if started_at >= self.until() || self.claim.is_withdrawn() {
             return;
         }
-        let items: Arc<[ExtendItem]> = [ExtendItem {
-            claim: self.claim.clone(),
-            ttl,
-            note: false,
-        }]
-        .into();
+        let items: Arc<[ExtendItem]> = [ExtendItem::new(self.claim.clone(), ttl)].into();
         let votes = self.core.ask(Phase::Extend, || Request::Extend {
             items: items.clone(),
         });

@@ -116,10 +116,8 @@ fn extension_reports_a_missing_note_unless_it_also_extends_a_shared_lock() {
     acquire(&mut master, NOW, &plain, 5);
     acquire(&mut master, NOW, &group, 5);
     let mut extend_claims = |claims: &[&Arc<Claim>]| {
-        let item = |claim: &&Arc<Claim>| ExtendItem {
-            claim: (*claim).clone(),
-            ttl: Duration::from_secs(9),
-            note: true,
+        let item = |claim: &&Arc<Claim>| {
+            ExtendItem::new((*claim).clone(), Duration::from_secs(9)).note(true)
         };
         let items = claims.iter().map(item).collect::<Vec<_>>().into();
         master.apply(NOW, &Request::Extend { items })

@@ -382,11 +382,7 @@ mod tests {
         } else {
             claim
         };
-        ExtendItem {
-            claim: claim.into(),
-            ttl: Duration::from_secs(5),
-            note: false,
-        }
+        ExtendItem::new(claim.into(), Duration::from_secs(5))
     }
 
     #[test]

@@ -158,11 +158,7 @@ pub async fn renewal_without_the_note_flag_leaves_the_note_unchanged(master: &Te
         .expect("the master must answer the request");
     let alone = || {
         let (claim, ttl) = (holder.clone(), LONG);
-        let item = ExtendItem {
-            claim,
-            ttl,
-            note: false,
-        };
+        let item = ExtendItem::new(claim, ttl);
         Request::Extend {
             items: [item].into(),
         }

@@ -215,11 +215,7 @@ fn reply_of_a_type_that_does_not_fit_the_request_is_rejected() {
 #[test]
 fn reply_about_more_or_fewer_keys_than_the_request_has_is_rejected() {
     let claim = Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true));
-    let item = ExtendItem {
-        claim: claim.clone(),
-        ttl: Duration::from_secs(1),
-        note: false,
-    };
+    let item = ExtendItem::new(claim.clone(), Duration::from_secs(1));
     let extend = Request::Extend {
         items: vec![item.clone(), item].into(),
     };

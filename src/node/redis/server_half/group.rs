@@ -96,11 +96,8 @@ pub(super) fn keep(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
         if ttl == WITHDRAWN_TTL {
             claim.withdraw();
         }
-        items.push(ExtendItem {
-            claim: arc_claim(claim, false),
-            ttl: Duration::from_millis(ttl),
-            note: false,
-        });
+        let ttl = Duration::from_millis(ttl);
+        items.push(ExtendItem::new(arc_claim(claim, false), ttl));
         start = end;
     }
     Some(Request::Extend {

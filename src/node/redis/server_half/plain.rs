@@ -124,7 +124,7 @@ pub(super) fn extend(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
             claim.withdraw();
         }
         let ttl = Duration::from_millis(ttl);
-        Some(ExtendItem { claim, ttl, note })
+        Some(ExtendItem::new(claim, ttl).note(note))
     };
     let items = keys.iter().zip(args).map(item);
     Some(Request::Extend {

@@ -217,7 +217,7 @@ fn extend_requests() -> impl Strategy<Value = Request> {
         if ttl.is_zero() {
             claim.withdraw();
         }
-        ExtendItem { claim, ttl, note }
+        ExtendItem::new(claim, ttl).note(note)
     };
     let ttl = || prop_oneof![1 => Just(Duration::ZERO), 3 => any_millis()];
     let item = (plain_claim(), ttl(), any::<bool>()).prop_map(move |(claim, ttl, note)| {
@@ -746,11 +746,7 @@ fn received_request_is_sent_again_as_the_same_command() {
     let slot = Arc::new(slot.with_permit(permit).with_fairness(fair.clone()));
     let (one, two) = (Arc::new(group(&[b"a"])), Arc::new(group(&[b"a", b"b"])));
     let ttl = Duration::from_micros(1_500);
-    let item = |claim: &Arc<Claim>| ExtendItem {
-        claim: claim.clone(),
-        ttl,
-        note: false,
-    };
+    let item = |claim: &Arc<Claim>| ExtendItem::new(claim.clone(), ttl);
     let note = |claim: &Arc<Claim>| NoteItem {
         claim: claim.clone(),
         says: "1\th\tp\t".into(),
