@@ -29,7 +29,7 @@ impl Claim {
         match (self, other) {
             (Self::Reader, Self::Reader) => true,
             (Self::Owner(one), Self::Owner(other)) => one == other,
-            _ => false,
+            (Self::Alone | Self::Reader | Self::Permit(_) | Self::Owner(_), _) => false,
         }
     }
 }

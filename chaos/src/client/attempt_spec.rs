@@ -50,13 +50,25 @@ impl AttemptSpec {
                 spec.resource = format!("{resource}-{}", accounts[0]);
                 spec.further_resources = vec![format!("{resource}-{}", accounts[1])];
             }
-            Workload::Readers if !rng.random_bool(WRITERS) => spec.claim = Claim::Reader,
+            Workload::Readers => {
+                if !rng.random_bool(WRITERS) {
+                    spec.claim = Claim::Reader;
+                }
+            }
             Workload::Permits => spec.claim = Claim::Permit(PERMITS),
             Workload::Owners => {
                 let order = rng.random_range(1..=OWNERS);
                 spec.claim = Claim::Owner(format!("order-{order}"));
             }
-            _ => {}
+            // An exclusive lock on one resource.
+            Workload::File
+            | Workload::Register
+            | Workload::Stock
+            | Workload::Handover
+            | Workload::Many
+            | Workload::Run
+            | Workload::Prizes
+            | Workload::Leader => {}
         }
         spec
     }

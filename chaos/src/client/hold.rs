@@ -46,7 +46,9 @@ impl Hold {
         let result = match (&spec.claim, spec.workload) {
             (_, Workload::Leader) => campaign(ctx, spec, op).await,
             (Claim::Owner(id), _) => acquire_for_owner(ctx, spec, id).await,
-            _ => return Self::acquire_plain_lock(ctx, spec).await,
+            (Claim::Alone | Claim::Reader | Claim::Permit(_), _) => {
+                return Self::acquire_plain_lock(ctx, spec).await;
+            }
         };
         Acquisition::of(result)
     }
@@ -57,8 +59,10 @@ impl Hold {
         let request = match spec.claim {
             Claim::Reader => ctx.redlock.lock(resource).shared(),
             Claim::Permit(permits) => ctx.redlock.semaphore(resource, permits),
-            _ if spec.further_resources.is_empty() => ctx.redlock.lock(resource),
-            _ => ctx.redlock.lock_all(spec.resources()),
+            Claim::Alone | Claim::Owner(_) if spec.further_resources.is_empty() => {
+                ctx.redlock.lock(resource)
+            }
+            Claim::Alone | Claim::Owner(_) => ctx.redlock.lock_all(spec.resources()),
         };
         Acquisition::of(match ctx.settings.locker {
             Locker::IgnoresLoss => request.renewal(false).acquire().await.map(Self::Ignoring),
