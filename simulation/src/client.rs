@@ -18,11 +18,13 @@ use quorate::runtime::Runtime;
 
 use crate::clock::{MS, RUN_START};
 use crate::facts::{Believer, Call, EndReason, Fact};
+use crate::flaw::Flaw;
 use crate::kind::{Kind, ValueStep};
 use crate::locker::{AcquireArgs, AcquireFailure, Hold, Locker, slot_place};
 use crate::process::Process;
 use crate::scenario::{COUNTED_WAIT, Step};
-use crate::seeded_bugs::{Flaw, FrozenHold, place_of_counted_permit};
+use crate::seeded_bugs::frozen_hold::FrozenHold;
+use crate::seeded_bugs::permits::place_of_counted_permit;
 
 /// Runs one task of a client. All tasks of the client share the steps of the plan. If the client's previous process was
 /// killed, the tasks continue with the next step. Only the task with `is_first` set takes the client's last lock.

@@ -10,6 +10,12 @@ pub(crate) const EPOCH_US: u64 = 1_790_000_000_000_000;
 /// One millisecond of simulated time, in nanoseconds.
 pub(crate) const MS: u64 = 1_000_000;
 
+/// The number of random bits in the duration of a clock reading. So a reading takes between 0 and 2^11 - 1 nanoseconds.
+pub(crate) const READING_BITS: u32 = 11;
+
+/// One reading of a clock takes less than this time, in nanoseconds: about two microseconds.
+pub(crate) const LONGEST_READING: u64 = 1 << READING_BITS;
+
 /// A clock in nanoseconds. It runs at a fixed rate until it is set again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {

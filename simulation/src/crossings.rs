@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::checks::Moment;
+use crate::check::Moment;
 use crate::coverage::format_grouped;
 use crate::facts::{Fact, ValueResult};
 use crate::happening::Happening;

@@ -104,6 +104,7 @@
 //! the command.
 
 mod change_plan;
+mod check;
 mod checks;
 mod client;
 mod clock;
@@ -112,6 +113,7 @@ mod crossings;
 mod draw;
 mod executor;
 mod facts;
+mod flaw;
 mod happening;
 mod kind;
 mod library;
@@ -131,9 +133,11 @@ mod sweep;
 mod world;
 
 pub use change_plan::ChangePlan;
-pub use checks::{HARMFUL_RULES, JudgedCases, Lateness, RULES, Violation};
+pub use check::{HARMFUL_RULES, Violation};
+pub use checks::{JudgedCases, Lateness, RULES};
 pub use coverage::{Coverage, format_grouped};
 pub use crossings::{Crossings, LOCK_OR_VALUE_KINDS, Masters};
+pub use flaw::Flaw;
 pub use happening::Happening;
 pub use kind::{Kind, ValueStep};
 pub use rng::Rng;
@@ -143,7 +147,6 @@ pub use scenario::{
     ClientPlan, Disk, Fault, FaultKind, MasterPlan, Net, Promises, Refusal, Scenario, Settings,
     Step, StoreEvent,
 };
-pub use seeded_bugs::Flaw;
 pub use shrink::shrink;
 pub use store_plan::{RunRule, StorePlan};
 pub use sweep::{Failure, ScenarioFamily, Summary, Sweep, first_caught};

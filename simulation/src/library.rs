@@ -7,10 +7,14 @@ use quorate::runtime::BoxFuture;
 use quorate::{AcquireError, LockRequest, Note, Owner, Redlock, Waiting};
 
 use crate::facts::Fact;
+use crate::flaw::Flaw;
 use crate::kind::Kind;
-use crate::locker::{AcquireArgs, AcquireFailure, Hold, Locker, SEMAPHORES, key_of_place};
+use crate::locker::{
+    AcquireArgs, AcquireFailure, Hold, Locker, Register, SEMAPHORES, key_of_place,
+};
 use crate::process::Process;
-use crate::seeded_bugs::{CountedHolds, Flaw, WrongRegister};
+use crate::seeded_bugs::counted_holds::CountedHolds;
+use crate::seeded_bugs::wrong_register::WrongRegister;
 
 /// The real library, used by one client process.
 pub(crate) struct Library {
@@ -167,8 +171,9 @@ impl Locker for Arc<Library> {
         Some(&self.redlock)
     }
 
-    fn register(&self) -> Option<&WrongRegister> {
-        self.register.as_ref()
+    fn register(&self) -> Option<&dyn Register> {
+        let register = self.register.as_ref()?;
+        Some(register)
     }
 }
 

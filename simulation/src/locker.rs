@@ -1,5 +1,6 @@
 //! The interface between the clients of the simulation and a lock implementation: the library or a seeded bug.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,6 @@ pub(crate) use crate::place::{
     PERMITS, PLACES, RESOURCES, SEMAPHORES, is_semaphore_queue, key_of_place, place_of_key,
     semaphore_of_key, semaphore_of_place, slot_place,
 };
-use crate::seeded_bugs::WrongRegister;
 
 /// The arguments with which a client acquires a lock.
 #[derive(Clone, Debug)]
@@ -52,10 +52,36 @@ pub(crate) trait Locker: Send + Sync {
     }
 
     /// The small client that some seeded bugs use to read and write values; `None` without such a bug.
-    fn register(&self) -> Option<&WrongRegister> {
+    fn register(&self) -> Option<&dyn Register> {
         None
     }
 }
+
+/// A client that reads and writes once-per-period records under a lock that the library holds.
+pub(crate) trait Register: Send + Sync {
+    /// Reads the record, and returns the content with the largest fencing token. Returns `None` if the lock has no
+    /// fencing token, or if no majority of the masters has returned a usable content.
+    fn read<'a>(
+        &'a self,
+        resource: u8,
+        guard: &'a LockGuard,
+    ) -> LocalFuture<'a, Option<Box<dyn ReadRecord + 'a>>>;
+}
+
+/// A once-per-period record that the client has read and may write.
+pub(crate) trait ReadRecord: Send {
+    /// Records that the work of the period that began at `period_start_us` (microseconds) was done. Returns:
+    ///
+    /// - `None` if the record already contains this period or a later one, or if it is not a once-per-period record;
+    /// - `Some(true)` if a majority of the masters has written the record;
+    /// - `Some(false)` if no majority has written it.
+    fn write_period<'a>(self: Box<Self>, period_start_us: u64) -> LocalFuture<'a, Option<bool>>
+    where
+        Self: 'a;
+}
+
+/// A boxed future that may borrow.
+pub(crate) type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A lock that a client holds.
 pub(crate) trait Hold: Send + Sync {

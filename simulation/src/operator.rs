@@ -15,11 +15,11 @@ use self::node::{FalseMarkers, OperatorNode};
 use crate::change_plan::{ChangePlan, MASTER_NAMES};
 use crate::clock::MS;
 use crate::facts::{Fact, ValueResult};
+use crate::flaw::Flaw;
 use crate::kind::ValueStep;
 use crate::locker::{PLACES, key_of_place};
 use crate::process::Process;
 use crate::rng::Rng;
-use crate::seeded_bugs::Flaw;
 
 /// Carries out all planned changes of the masters, one after another. Then reports to the world that the changes are
 /// done.

@@ -14,9 +14,9 @@ use quorate::runtime::{BoxFuture, Runtime};
 use quorate::testing::Driver;
 
 use crate::change_plan::MASTER_NAMES;
-use crate::clock::{Clock, EPOCH_US, RUN_START};
+use crate::clock::{Clock, EPOCH_US, READING_BITS, RUN_START};
+use crate::flaw::Flaw;
 use crate::rng::Rng;
-use crate::seeded_bugs::Flaw;
 use crate::store_node::WatchedStore;
 use crate::store_plan::StorePlan;
 use crate::world::{Event, Link, Shared};
@@ -140,12 +140,6 @@ impl Process {
         self.is_dead.load(Ordering::Relaxed)
     }
 }
-
-/// The number of random bits in the duration of a clock reading. So a reading takes between 0 and 2^11 - 1 nanoseconds.
-const READING_BITS: u32 = 11;
-
-/// One reading of a clock takes less than this time, in nanoseconds: about two microseconds.
-pub(crate) const LONGEST_READING: u64 = 1 << READING_BITS;
 
 /// The multiplier and the increment of Knuth's linear congruential generator. It draws a random number for each clock
 /// reading.

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use crate::checks::{Healing, JudgedCases, Lateness, Violation};
+use crate::check::Violation;
+use crate::checks::{Healing, JudgedCases, Lateness};
 use crate::clock::{MS, RUN_START};
 use crate::coverage::Coverage;
 use crate::crossings::Crossings;
 use crate::executor::Executor;
+use crate::flaw::Flaw;
 use crate::library::Library;
 use crate::locker::Locker;
 use crate::process::Process;
 use crate::run_options::RunOptions;
 use crate::scenario::Scenario;
-use crate::seeded_bugs::{self, Flaw};
+use crate::seeded_bugs::wrong_locker::WrongLocker;
 use crate::world::{Event, Shared};
 
 /// The result of one run of a scenario.
@@ -91,9 +93,7 @@ impl Run {
         let locker_flaw = self.flaw.filter(|flaw| flaw.is_locker());
         let locker: Arc<dyn Locker> = if let Some(flaw) = locker_flaw {
             let process = process.clone();
-            Arc::new(seeded_bugs::WrongLocker::new(
-                flaw, process, nodes, settings,
-            ))
+            Arc::new(WrongLocker::new(flaw, process, nodes, settings))
         } else {
             let configuration = self.shared.world().start_next_step(client);
             let flaw_or_none = self.flaw.unwrap_or(Flaw::Sound);

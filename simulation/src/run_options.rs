@@ -1,6 +1,6 @@
 //! The options for playing a scenario.
 
-use crate::seeded_bugs::Flaw;
+use crate::flaw::Flaw;
 
 /// The options for playing a scenario: a seeded bug, the rules to check, and whether to write a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use quorate::node::{
 use quorate::runtime::BoxFuture;
 use quorate::{Inspection, Instant};
 
-use crate::seeded_bugs::Flaw;
+use crate::flaw::Flaw;
 use crate::store_plan::{RunRule, StorePlan};
 use crate::world::{RowChange, RunRow, SessionAnswer, SessionRequest, Shared, StoreState};
 

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::checks::{Healing, JudgedCases, Lateness, RULES, STORE_RULES, Violation};
+use crate::check::Violation;
+use crate::checks::{Healing, JudgedCases, Lateness, RULES, STORE_RULES};
 use crate::coverage::Coverage;
 use crate::crossings::Crossings;
+use crate::flaw::Flaw;
 use crate::run::RunResult;
 use crate::run_options::RunOptions;
 use crate::scenario::Scenario;
-use crate::seeded_bugs::Flaw;
 
 /// The number of consecutive seeds that a thread takes at a time.
 const SEEDS_PER_BLOCK: u64 = 50;

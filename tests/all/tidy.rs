@@ -53,7 +53,7 @@ const MAX_CIRCLES: [(&str, usize); 10] = [
     ("testbed/src", 0),
     ("cli/src", 0),
     ("benches/versus/src", 0),
-    ("simulation/src", 51),
+    ("simulation/src", 8),
     ("chaos/src", 0),
     ("promises/src", 0),
     ("mutants/src", 0),

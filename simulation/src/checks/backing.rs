@@ -4,8 +4,8 @@
 //! - The lock key contains the lock value of the client's attempt.
 //! - The fencing counter is equal to the lock's fencing token.
 
-use super::{ByValue, Check, Moment};
 use crate::change_plan::is_majority;
+use crate::check::{ByValue, Check, Moment};
 use crate::facts::Fact;
 use crate::scenario::Scenario;
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::clock::MS;
 use crate::facts::{Call, Fact};
 use crate::scenario::Scenario;

@@ -6,7 +6,7 @@
 //!
 //! The key counts as expired once the master's clock has shown the expiry time, even if the clock is set back later.
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::facts::{Fact, Verb};
 use crate::locker::PLACES;
 use crate::scenario::Scenario;

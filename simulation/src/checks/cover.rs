@@ -7,8 +7,8 @@
 //! The rule `exclusion` (at most one holder) notices a key that expires too early only if another client then acquires
 //! the lock.
 
-use super::{Check, Moment};
 use crate::change_plan::is_majority;
+use crate::check::{Check, Moment};
 use crate::clock::Clock;
 use crate::facts::{Believer, Fact, Member};
 use crate::locker::PLACES;

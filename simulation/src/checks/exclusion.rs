@@ -4,7 +4,7 @@
 
 use quorate_promises::{Belief, Exclusion as Believers, Overlap};
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::facts::{Believer, Fact};
 use crate::kind::Scope;
 use crate::scenario::Scenario;

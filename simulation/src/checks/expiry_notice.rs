@@ -3,7 +3,7 @@
 
 use quorate_promises::LossNotice;
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::clock::MS;
 use crate::facts::Fact;
 use crate::scenario::Scenario;

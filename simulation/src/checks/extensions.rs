@@ -1,11 +1,11 @@
 //! Checks that a client does not extend its validity after the validity has ended, or after another client has acquired
 //! the lock. Also checks that no extension shortens the time for which a master keeps the lock key.
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
+use crate::clock::LONGEST_READING;
 use crate::facts::{Believer, Fact, Verb};
 use crate::kind::Scope;
 use crate::locker::PLACES;
-use crate::process::LONGEST_READING;
 use crate::scenario::Scenario;
 
 pub(crate) struct Extensions {

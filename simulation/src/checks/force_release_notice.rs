@@ -1,8 +1,8 @@
 //! Checks how soon a holder is notified that its lock was force-released: as soon as a majority of the masters has
 //! replied that the client does not hold the lock, and not only when the validity ends.
 
-use super::{ByValue, Check, Moment};
 use crate::change_plan::is_majority;
+use crate::check::{ByValue, Check, Moment};
 use crate::clock::MS;
 use crate::facts::{Believer, Fact};
 use crate::locker::place_of_key;

@@ -1,7 +1,7 @@
 //! Checks that foreign keys stay untouched: if another program stores a value under the key of a lock, no client
 //! overwrites or deletes this value.
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::facts::Fact;
 use crate::scenario::Scenario;
 

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::facts::{Fact, Member, Verb, short_hex};
 use crate::locker::place_of_key;
 use crate::scenario::Scenario;

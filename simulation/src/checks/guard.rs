@@ -1,7 +1,7 @@
 //! Checks the restart guards of Redis masters and of stores: while a master may have forgotten locks, its votes do not
 //! count.
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::facts::{Fact, short_hex};
 use crate::happening::Happening;
 use crate::scenario::Scenario;

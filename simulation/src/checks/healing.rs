@@ -1,6 +1,6 @@
 //! Checks that after the faults have ended, every live waiter gets its lock within [`Scenario::healing_bound`].
 
-use super::Violation;
+use crate::check::Violation;
 use crate::clock::RUN_START;
 use crate::scenario::Scenario;
 

@@ -4,7 +4,7 @@
 //! Only this rule notices that a waiter was not woken. Such a waiter also gets the lock, but later, when its timer
 //! fires.
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::clock::MS;
 use crate::facts::{Call, Fact};
 use crate::kind::Kind;

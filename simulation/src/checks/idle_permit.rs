@@ -2,7 +2,7 @@
 //! with ordered waiting and without faults. The next waiter must get a free permit within a few round trips.
 
 use super::permits::configured_permits;
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::clock::MS;
 use crate::facts::{Call, Fact};
 use crate::locker::{SEMAPHORES, semaphore_of_place};

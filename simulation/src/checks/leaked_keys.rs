@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::clock::MS;
 use crate::facts::{Believer, Call, Fact, Member};
 use crate::locker::PLACES;

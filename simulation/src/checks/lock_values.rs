@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{ByValue, Check, Moment};
+use crate::check::{ByValue, Check, Moment};
 use crate::facts::{Fact, Verb, short_hex};
 use crate::scenario::Scenario;
 use quorate::node::Claim;

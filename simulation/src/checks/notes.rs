@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::{ByValue, Check, Moment};
+use crate::check::{ByValue, Check, Moment};
 use crate::clock::MS;
 use crate::facts::{EndReason, Fact, LockState, short_hex};
 use crate::happening::Happening;

@@ -6,7 +6,7 @@
 
 use quorate_promises::{Belief, Exclusion};
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::facts::Fact;
 use crate::kind::Kind;
 use crate::locker::{SEMAPHORES, semaphore_of_place};

@@ -1,6 +1,6 @@
 //! Checks that a lock with background renewal is not lost in a scenario without faults, however long it is held.
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::facts::{EndReason, Fact};
 use crate::scenario::Scenario;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use quorate::Drift;
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::clock::MS;
 use crate::facts::{Believer, EndReason, Fact};
 use crate::scenario::Scenario;

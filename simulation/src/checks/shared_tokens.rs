@@ -5,7 +5,7 @@
 //! - Among holds of the same class (readers, or one owner) tokens do not fall.
 //! - All live holds of an owner have the same token.
 
-use super::Moment;
+use crate::check::Moment;
 use crate::facts::Believer;
 use crate::kind::{Class, Scope};
 

@@ -1,7 +1,7 @@
 //! Checks that a released lock stays released. After a store (a database or ZooKeeper) has reported the release to a
 //! client, it must not store the lock value again.
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::facts::{Fact, short_hex};
 use crate::scenario::Scenario;
 

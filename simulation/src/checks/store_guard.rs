@@ -5,7 +5,7 @@
 //! judged.
 
 use super::guard::has_voted;
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::facts::Fact;
 use crate::happening::Happening;
 use crate::scenario::Scenario;

@@ -6,7 +6,7 @@
 use quorate_promises::{Breach, Obtained, Tokens as TokenOrder};
 
 use super::shared_tokens::SharedTokens;
-use super::{ByValue, Check, Moment};
+use crate::check::{ByValue, Check, Moment};
 use crate::facts::Fact;
 use crate::scenario::Scenario;
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::facts::{Fact, LockState};
 use crate::scenario::Scenario;
 use quorate::node::{Answer, Request};

@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Check, Moment};
+use crate::check::{Check, Moment};
 use crate::facts::{Fact, ValueResult};
 use crate::kind::ValueStep;
 use crate::scenario::Scenario;

@@ -8,9 +8,9 @@ use quorate::{Instant, Redlock};
 
 use super::Client;
 use crate::facts::Fact;
+use crate::flaw::Flaw;
 use crate::locker::key_of_place;
 use crate::scenario::Step;
-use crate::seeded_bugs::Flaw;
 
 impl Client {
     /// Observes the election for the time `step.hold` (nanoseconds), and reports each observed leader to the checkers.

@@ -11,8 +11,8 @@ use quorate::runtime::Runtime;
 use quorate::{Instant, RiskWatch};
 
 use super::Client;
+use crate::flaw::Flaw;
 use crate::locker::Hold;
-use crate::seeded_bugs::Flaw;
 
 impl Client {
     /// Reports to the checkers each notice that the lock with the id `id` may be lost soon. Never resolves.

@@ -8,9 +8,8 @@ use quorate::{Due, LockGuard, Once, OnceOutcome, Redlock, Take, ValueError, Wait
 use super::{Client, PollLimit};
 use crate::facts::{Call, Fact, ValueResult};
 use crate::kind::{Kind, ValueStep};
-use crate::locker::{Hold, key_of_place};
+use crate::locker::{Hold, Register, key_of_place};
 use crate::scenario::Step;
-use crate::seeded_bugs::WrongRegister;
 
 fn token_of(guard: &LockGuard) -> u64 {
     guard.fencing_token().unwrap_or(0)
@@ -160,7 +159,7 @@ impl Client {
     async fn read_work_and_write_with_seeded_bug(
         &self,
         step: &Step,
-        register: &WrongRegister,
+        register: &dyn Register,
         guard: &LockGuard,
     ) -> ValueResult {
         use quorate::runtime::Runtime;

@@ -9,8 +9,8 @@ use quorate::ClientKind;
 use quorate::node::{ChangeOrder, ChangeSeen, Fault, Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::{BoxFuture, Runtime};
 
+use crate::flaw::Flaw;
 use crate::process::Process;
-use crate::seeded_bugs::Flaw;
 use crate::world::{OrderKind, OrderReply, number_in_marker};
 
 /// How long an operator waits for a master's answer to one order.

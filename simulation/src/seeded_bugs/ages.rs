@@ -1,6 +1,6 @@
 //! Seeded bugs in the age of a server run, which decides when a restarted master votes again.
 
-use super::Flaw;
+use crate::flaw::Flaw;
 
 impl Flaw {
     /// The seeded bugs in the age of a server run. Only scenarios in which the clocks of restarted masters jump can
@@ -17,7 +17,7 @@ impl Flaw {
     }
 
     /// The name of a seeded bug in the age of a server run, for commands and tables.
-    pub(super) fn name_at_clocks(self) -> &'static str {
+    pub(crate) fn name_at_clocks(self) -> &'static str {
         match self {
             Self::AgeFromUptime => "age-from-uptime",
             Self::AgeOfEarlierRun => "age-of-earlier-run",

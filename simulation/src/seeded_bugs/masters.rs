@@ -6,8 +6,8 @@ use std::sync::Arc;
 use quorate::RedlockBuilder;
 use quorate::node::{Answer, Fault, Node, Request};
 
-use super::Flaw;
 use crate::change_plan::{ChangePlan, ClientMasters};
+use crate::flaw::Flaw;
 
 impl Flaw {
     /// The seeded bugs in the replacement of masters. Only scenarios in which masters are replaced can reveal them.
@@ -43,7 +43,7 @@ impl Flaw {
     }
 
     /// The name of a seeded bug in the replacement of masters, for commands and tables.
-    pub(super) fn name_at_changes(self) -> &'static str {
+    pub(crate) fn name_at_changes(self) -> &'static str {
         match self {
             Self::JointUnion => "joint-union",
             Self::JointOldOnly => "joint-old-only",

@@ -6,8 +6,8 @@ use std::time::Duration;
 use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, Request};
 
-use super::Flaw;
 use super::request_context::Outcome;
+use crate::flaw::Flaw;
 
 /// Returns the reply of a master with a seeded bug in notes; `None` if the bug does not change the reply.
 pub(crate) fn execute_note_wrongly(

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use quorate::node::{Answer, Claim, ExtendItem, Fairness, Permit, QueueInfo, Request};
 
-use super::Flaw;
 use super::request_context::{Outcome, RequestContext};
 use crate::facts::Believer;
+use crate::flaw::Flaw;
 use crate::kind::Kind;
 use crate::locker::{PERMITS, RESOURCES};
 

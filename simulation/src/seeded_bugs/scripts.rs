@@ -7,11 +7,11 @@ use std::time::Duration;
 use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, Class, ExtendItem, Group, Mode, QueueInfo, Request};
 
-use super::Flaw;
 use super::mget::execute_with_mget;
 use super::permits::SlotsTaken;
 use super::request_context::{Outcome, RequestContext, ticket_of};
 use super::tickets::Tickets;
+use crate::flaw::Flaw;
 
 /// A fencing counter is roughly a time in microseconds. A master limits a proposed counter to at most this distance
 /// from its own clock.

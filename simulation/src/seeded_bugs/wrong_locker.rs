@@ -18,8 +18,8 @@ use quorate::node::{
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{Drift, Instant};
 
-use super::Flaw;
 use super::votes::{Answers, Votes};
+use crate::flaw::Flaw;
 use crate::locker::{AcquireArgs, AcquireFailure, Hold, Locker, key_of_place};
 use crate::process::Process;
 use crate::scenario::Settings;

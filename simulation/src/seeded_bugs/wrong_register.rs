@@ -8,10 +8,10 @@ use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, NewValue, Node, Phase, Request, ServerRun};
 use quorate::{Instant, LockGuard};
 
-use super::Flaw;
 use super::request_context::Outcome;
 use super::votes::{Answers, Votes};
-use crate::locker::key_of_place;
+use crate::flaw::Flaw;
+use crate::locker::{LocalFuture, ReadRecord, Register, key_of_place};
 
 /// The content of a once-per-period record before the work of any period was done.
 const EMPTY_RECORD: &[u8] = b"once never";
@@ -120,52 +120,55 @@ impl WrongRegister {
             .flatten()
             .filter_map(|answer| self.vote_of(answer))
     }
+}
 
-    /// Reads the once-per-period record, and returns the content with the largest fencing token. Returns `None` if the
-    /// lock has no fencing token, or if no majority of the masters has returned a usable content.
-    pub(crate) async fn read<'a>(
+impl Register for WrongRegister {
+    fn read<'a>(
         &'a self,
         resource: u8,
-        guard: &LockGuard,
-    ) -> Option<ReadRecord<'a>> {
-        let token = guard.fencing_token()?;
-        let claim = Arc::new(Claim::new(
-            "",
-            key_of_place(resource).as_bytes(),
-            guard.token(),
-            true,
-        ));
-        let read_votes = Votes::ask(&self.nodes, Phase::Value, |_| Request::Read {
-            claim: claim.clone(),
-            token,
-        });
-        let decided = |answers: &Answers| {
-            let has_quorum = self.usable_votes(answers).count() >= self.quorum();
-            (has_quorum || answers.iter().all(Option::is_some)).then(|| answers.clone())
-        };
-        let read = read_votes.wait_until(decided).await;
-        let votes = || self.usable_votes(&read);
-        if votes().count() < self.quorum() {
-            return None;
-        }
-        let chosen = if self.flaw == Flaw::SmallerNumberRead {
-            votes().min_by_key(|vote| vote.number)
-        } else {
-            votes().max_by_key(|vote| vote.number)
-        };
-        Some(ReadRecord {
-            register: self,
-            claim,
-            token,
-            valid_until: guard.valid_until(),
-            bytes: chosen?.bytes,
-            answers: read,
+        guard: &'a LockGuard,
+    ) -> LocalFuture<'a, Option<Box<dyn ReadRecord + 'a>>> {
+        Box::pin(async move {
+            let token = guard.fencing_token()?;
+            let claim = Arc::new(Claim::new(
+                "",
+                key_of_place(resource).as_bytes(),
+                guard.token(),
+                true,
+            ));
+            let read_votes = Votes::ask(&self.nodes, Phase::Value, |_| Request::Read {
+                claim: claim.clone(),
+                token,
+            });
+            let decided = |answers: &Answers| {
+                let has_quorum = self.usable_votes(answers).count() >= self.quorum();
+                (has_quorum || answers.iter().all(Option::is_some)).then(|| answers.clone())
+            };
+            let read = read_votes.wait_until(decided).await;
+            let votes = || self.usable_votes(&read);
+            if votes().count() < self.quorum() {
+                return None;
+            }
+            let chosen = if self.flaw == Flaw::SmallerNumberRead {
+                votes().min_by_key(|vote| vote.number)
+            } else {
+                votes().max_by_key(|vote| vote.number)
+            };
+            let record: Box<dyn ReadRecord + 'a> = Box::new(RecordUnderLock {
+                register: self,
+                claim,
+                token,
+                valid_until: guard.valid_until(),
+                bytes: chosen?.bytes,
+                answers: read,
+            });
+            Some(record)
         })
     }
 }
 
-/// A once-per-period record that the client has read and may write.
-pub(crate) struct ReadRecord<'a> {
+/// A once-per-period record that this client has read.
+struct RecordUnderLock<'a> {
     register: &'a WrongRegister,
     claim: Arc<Claim>,
     token: u64,
@@ -174,49 +177,52 @@ pub(crate) struct ReadRecord<'a> {
     answers: Answers,
 }
 
-impl ReadRecord<'_> {
-    /// Records that the work of the period that began at `period_start_us` (microseconds) was done. Returns:
-    ///
-    /// - `None` if the record already contains this period or a later one, or if it is not a once-per-period record;
-    /// - `Some(true)` if a majority of the masters has written the record;
-    /// - `Some(false)` if no majority has written it.
-    pub(crate) async fn write_period(self, period_start_us: u64) -> Option<bool> {
-        let period_start = period_start_us / 1_000;
-        let recorded = self.bytes.strip_prefix(b"once ")?;
-        let last_period = std::str::from_utf8(recorded).ok()?.parse::<u64>();
-        if last_period.is_ok_and(|last_period| period_start <= last_period) {
-            return None;
-        }
-        let is_late = self.register.flaw == Flaw::LateRefill;
-        let bytes: Arc<[u8]> = format!("once {period_start}").into_bytes().into();
-        let nodes = &self.register.nodes;
-        let votes = Votes::ask(nodes, Phase::Value, |node| Request::Write {
-            claim: self.claim.clone(),
-            token: self.token,
-            value: Arc::new(NewValue {
-                bytes: Some(bytes.clone()),
-                until: if is_late {
-                    self.valid_until + Duration::from_secs(10)
-                } else {
-                    self.valid_until
-                },
-                run: self.run_id_of(node).filter(|_| !is_late),
-            }),
-        });
-        let decided = |answers: &Answers| {
-            let counted_votes = answers
-                .iter()
-                .enumerate()
-                .filter(|(node, answer)| match answer {
-                    Some(Ok(Answer::Written { run })) => self.counts_vote(*node, run),
-                    _ => false,
-                });
-            let has_quorum = counted_votes.count() >= self.register.quorum();
-            (has_quorum || answers.iter().all(Option::is_some)).then_some(has_quorum)
-        };
-        Some(votes.wait_until(decided).await)
+impl ReadRecord for RecordUnderLock<'_> {
+    fn write_period<'a>(self: Box<Self>, period_start_us: u64) -> LocalFuture<'a, Option<bool>>
+    where
+        Self: 'a,
+    {
+        Box::pin(async move {
+            let period_start = period_start_us / 1_000;
+            let recorded = self.bytes.strip_prefix(b"once ")?;
+            let last_period = std::str::from_utf8(recorded).ok()?.parse::<u64>();
+            if last_period.is_ok_and(|last_period| period_start <= last_period) {
+                return None;
+            }
+            let is_late = self.register.flaw == Flaw::LateRefill;
+            let bytes: Arc<[u8]> = format!("once {period_start}").into_bytes().into();
+            let nodes = &self.register.nodes;
+            let votes = Votes::ask(nodes, Phase::Value, |node| Request::Write {
+                claim: self.claim.clone(),
+                token: self.token,
+                value: Arc::new(NewValue {
+                    bytes: Some(bytes.clone()),
+                    until: if is_late {
+                        self.valid_until + Duration::from_secs(10)
+                    } else {
+                        self.valid_until
+                    },
+                    run: self.run_id_of(node).filter(|_| !is_late),
+                }),
+            });
+            let decided = |answers: &Answers| {
+                let counted_votes =
+                    answers
+                        .iter()
+                        .enumerate()
+                        .filter(|(node, answer)| match answer {
+                            Some(Ok(Answer::Written { run })) => self.counts_vote(*node, run),
+                            _ => false,
+                        });
+                let has_quorum = counted_votes.count() >= self.register.quorum();
+                (has_quorum || answers.iter().all(Option::is_some)).then_some(has_quorum)
+            };
+            Some(votes.wait_until(decided).await)
+        })
     }
+}
 
+impl RecordUnderLock<'_> {
     /// Returns the run id of the master's server process; `None` if the master returned no value.
     fn run_id_of(&self, node: usize) -> Option<ServerRun> {
         match &self.answers[node] {

@@ -5,7 +5,7 @@ use quorate::testing::server_half::{AgeCall, bulk};
 use super::World;
 use super::arguments::{as_text, parse_number};
 use super::master::{SimMaster, run_id};
-use crate::seeded_bugs::Flaw;
+use crate::flaw::Flaw;
 
 /// The key of the age record.
 const AGE_KEY: &[u8] = b"quorate:masters:age";

@@ -6,9 +6,9 @@ use super::event::Event;
 use super::{UnlockedWork, World};
 use crate::clock::MS;
 use crate::facts::Fact;
+use crate::flaw::Flaw;
 use crate::happening::Happening;
 use crate::scenario::FaultKind;
-use crate::seeded_bugs::Flaw;
 
 impl World {
     pub(super) fn inject_fault(&mut self, index: usize) -> Option<UnlockedWork> {

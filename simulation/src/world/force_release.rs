@@ -7,9 +7,9 @@ use quorate::node::{Answer, Ended, KeyState, Request};
 use super::event::Event;
 use super::{ForceRelease, World};
 use crate::clock::MS;
+use crate::flaw::Flaw;
 use crate::happening::Happening;
 use crate::locker::key_of_place;
-use crate::seeded_bugs::Flaw;
 
 /// The time between two steps of a force-release. It is short, so that a step can fall between two messages of one
 /// acquire.

@@ -12,8 +12,8 @@ use super::master::SimMaster;
 use super::{Event, World};
 use crate::change_plan::{ChangePlan, ClientMasters, Sets, admits_step, is_majority};
 use crate::clock::{MS, RUN_START};
+use crate::flaw::Flaw;
 use crate::locker::{PLACES, key_of_place};
-use crate::seeded_bugs::Flaw;
 
 /// The key of the generation marker.
 const MARKER_KEY: &[u8] = b"quorate:masters";

@@ -10,10 +10,13 @@ use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Reques
 use super::{Event, Records, World};
 use crate::clock::{Clock, EPOCH_US, RUN_START};
 use crate::facts::{Fact, LockState, Member, Verb, short_hex};
+use crate::flaw::Flaw;
 use crate::happening::Happening;
 use crate::locker::{PLACES, is_semaphore_queue, key_of_place, place_of_key};
 use crate::scenario::{Disk, MasterPlan, Refusal, StoreEvent};
-use crate::seeded_bugs::{Flaw, WrongScripts, execute_note_wrongly, execute_value_wrongly};
+use crate::seeded_bugs::notes::execute_note_wrongly;
+use crate::seeded_bugs::scripts::WrongScripts;
+use crate::seeded_bugs::wrong_register::execute_value_wrongly;
 
 pub(crate) struct SimMaster {
     pub(super) memory: Master,

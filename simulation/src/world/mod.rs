@@ -53,10 +53,10 @@ pub(crate) use session::{SessionAnswer, SessionRequest};
 use store::{StoreConnection, StoreForceRelease};
 
 use crate::clock::{Clock, RUN_START};
+use crate::flaw::Flaw;
 use crate::rng::Rng;
 use crate::run_options::RunOptions;
 use crate::scenario::{FaultKind, Scenario};
-use crate::seeded_bugs::Flaw;
 
 /// The state that all tasks and nodes of a simulation run share.
 pub(crate) struct Shared {

@@ -8,8 +8,8 @@ use quorate::testing::server_half;
 use super::World;
 use super::arguments::as_text;
 use crate::facts::Fact;
+use crate::flaw::Flaw;
 use crate::locker::place_of_key;
-use crate::seeded_bugs::Flaw;
 
 impl World {
     /// Lets a master write notes, reports the notes to the checkers, and sends the announcements of new leaders.

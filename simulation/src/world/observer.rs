@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use quorate::Instant;
 
-use crate::checks::{Checkers, Moment};
+use crate::check::Moment;
+use crate::checks::Checkers;
 use crate::clock::RUN_START;
 use crate::coverage::Coverage;
 use crate::crossings::CrossingCounter;
 use crate::facts::{Believer, EndReason, Fact};
+use crate::flaw::Flaw;
 use crate::kind::Class;
 use crate::locker::{Hold, PLACES, semaphore_of_place};
 use crate::run_options::RunOptions;
 use crate::scenario::{Promises, Scenario};
-use crate::seeded_bugs::Flaw;
 
 pub(crate) struct RunObserver {
     pub(crate) checkers: Checkers,

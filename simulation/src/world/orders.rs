@@ -13,10 +13,10 @@ use super::master::run_id;
 use super::net::{Direction, PacketRoute};
 use super::{Event, Shared, World};
 use crate::clock::{EPOCH_US, MS, RUN_START};
+use crate::flaw::Flaw;
 use crate::happening::Happening;
 use crate::locker::{PLACES, key_of_place};
 use crate::scenario::Refusal;
-use crate::seeded_bugs::Flaw;
 
 /// A fencing counter: its key and its value.
 pub(crate) type Counter = (Vec<u8>, u64);

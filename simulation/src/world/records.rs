@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use quorate::node::store::{Commit, Committed, NamedRecord, Record};
 
 use super::run_row::RunRow;
-use crate::seeded_bugs::Flaw;
+use crate::flaw::Flaw;
 
 /// How many states are kept for each record: the current state and three earlier ones. A lagging follower can return an
 /// earlier state.

@@ -7,8 +7,8 @@ use quorate::testing::server_half::{self, Received, received};
 
 use super::arguments::{as_text, parse_number};
 use super::{DuplicateMessage, Event, World, markers};
+use crate::flaw::Flaw;
 use crate::scenario::Refusal;
-use crate::seeded_bugs::Flaw;
 
 /// Returns the script with this simulated SHA; `None` if there is none.
 fn script_of(sha: &[u8]) -> Option<Script> {

@@ -14,9 +14,9 @@ use super::master::{SimMaster, run_id};
 use super::net::{Direction, PacketRoute};
 use super::run_row::{RowChange, RunRow, StoreState};
 use super::{Event, UnlockedWork, World};
+use crate::flaw::Flaw;
 use crate::rng::Rng;
 use crate::scenario::Refusal;
-use crate::seeded_bugs::Flaw;
 use crate::store_plan::RunRule;
 
 /// A request that a client makes in a session.
