@@ -95,6 +95,9 @@ def test_sample_and_programs_of_the_page_pass(tmp_path):
     files = [tmp_path / "sample.py"]
     files[0].write_text(SAMPLE)
     for number, (program, _) in enumerate(test_page.programs()):
+        if "import gevent" in program and importlib.util.find_spec("gevent-stubs") is None:
+            print("NOT RUN: the program of gevent, because types-gevent is not installed")
+            continue
         files.append(tmp_path / f"page_{number}.py")
         files[-1].write_text(program)
     assert mypy(tmp_path, *files) == ""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import logging
 import os
+import sys
 import threading
+from collections.abc import Callable
 
 from . import _quorate
 
@@ -50,8 +53,19 @@ def _end() -> None:
         _thread.join(1)
 
 
+def _waiter() -> Callable[[], tuple[list[tuple[int, str]], int] | None]:
+    """The function that waits for messages. If gevent has replaced threads by greenlets, it waits in a thread of the
+    operating system, because a greenlet that waits stops all others (`test_messages_stop_no_greenlet`)."""
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent is None or not gevent.is_module_patched("threading"):
+        return _quorate.logs_wait
+    pool = importlib.import_module("gevent.threadpool").ThreadPool(1)
+    return lambda: pool.apply(_quorate.logs_wait)
+
+
 def _hand_over() -> None:
-    while (batch := _quorate.logs_wait()) is not None:
+    wait = _waiter()
+    while (batch := wait()) is not None:
         messages, dropped = batch
         for level, text in messages:
             _logger.log(level, "%s", text)
