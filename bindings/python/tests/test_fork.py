@@ -7,12 +7,11 @@ import multiprocessing
 import os
 import select
 import signal
-import subprocess
-import sys
 import threading
 import time
 import traceback
 import warnings
+from pathlib import Path
 
 import pytest
 from conftest import OPTIONS, run_program
@@ -195,6 +194,53 @@ def work_with_inherited(_: int) -> bool:
         return guard.is_valid()
 
 
+def test_pool_goes_on_after_a_kill_of_a_worker_and_forks_under_load(redlock, tmp_path):
+    """A worker that holds the lock of all others is killed. Each worker ends after two tasks, and the pool forks the
+    next one while other threads use the same `Redlock`."""
+    global inherited_redlock
+    inherited_redlock = redlock
+    ended, failures = threading.Event(), []
+
+    def busy(number: int) -> None:
+        while not ended.is_set():
+            try:
+                with redlock.lock(f"busy:{number}", wait=30):
+                    pass
+            except quorate.QuorateError as error:
+                failures.append(error.details)
+
+    threads = [threading.Thread(target=busy, args=(number,)) for number in range(2)]
+    with redlock.lock("parent") as guard, multiprocessing.get_context("fork").Pool(4, maxtasksperchild=2) as pool:
+        for thread in threads:
+            thread.start()
+        file = tmp_path / "holder"
+        pool.apply_async(hold_with_inherited, (file,))
+        end = time.monotonic() + 30
+        while not file.exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        killed = int(file.read_text())
+        os.kill(killed, signal.SIGKILL)
+        pids = pool.map(pid_with_inherited, range(24), chunksize=1)
+        ended.set()
+        for thread in threads:
+            thread.join()
+        assert guard.is_valid() and not failures, failures[:3]
+    assert killed not in pids and len(set(pids)) >= 12 and os.getpid() not in pids
+
+
+def hold_with_inherited(file: Path) -> None:
+    with inherited_redlock.lock("pool", wait=60):
+        file.with_suffix(".new").write_text(str(os.getpid()))
+        file.with_suffix(".new").rename(file)
+        time.sleep(60)
+
+
+def pid_with_inherited(_: int) -> int:
+    with inherited_redlock.lock("pool", wait=60) as guard:
+        assert guard.is_valid()
+        return os.getpid()
+
+
 def test_forks_under_load_neither_hang_nor_lose_a_lock(servers):
     """Forks while other threads acquire and release, with messages switched on."""
     process = run_program(
@@ -289,63 +335,3 @@ def test_child_that_ends_normally_warns_about_its_own_locks_only(servers, redloc
     )
     out, errors = process.communicate(timeout=30)
     assert out == "True held\n" and "still held" not in errors and "never released" not in errors, (out, errors)
-
-
-APPLICATION = """
-import os
-from quorate import AsyncRedlock, Redlock
-
-redlock = Redlock(os.environ["URLS"].split(","), restart_guard="off", node_timeout=0.25)
-with redlock.lock("preloaded"):
-    pass
-
-def application(environ, start_response):
-    with redlock.lock("request", wait=30) as guard:
-        body = f"{os.getpid()} {guard.is_valid()}".encode()
-    start_response("200 OK", [("Content-Type", "text/plain")])
-    return [body]
-"""
-
-
-def test_gunicorn_workers_use_a_preloaded_redlock(servers, tmp_path):
-    pytest.importorskip("gunicorn", reason="NOT RUN: gunicorn is not installed")
-    from urllib.request import urlopen
-
-    from conftest import free_port
-
-    (tmp_path / "application.py").write_text(APPLICATION)
-    port = free_port()
-    command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "3", "--threads", "2"]
-    command += ["--bind", f"127.0.0.1:{port}", "--graceful-timeout", "2", "application:application"]
-    environment = {**os.environ, "URLS": ",".join(servers.urls)}
-    with open(tmp_path / "errors", "wb") as errors:
-        server = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=errors)
-    answers = []
-    lock = threading.Lock()
-
-    def ask() -> None:
-        for _ in range(20):
-            with urlopen(f"http://127.0.0.1:{port}/", timeout=60) as response, lock:
-                answers.append(response.read().decode().split())
-
-    try:
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            try:
-                urlopen(f"http://127.0.0.1:{port}/", timeout=20).close()
-                break
-            except OSError:
-                time.sleep(0.1)
-        threads = [threading.Thread(target=ask) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        workers = {pid for pid, _ in answers}
-        os.kill(int(sorted(workers)[0]), signal.SIGKILL)
-        ask()
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(20)
-    assert len(answers) == 100 and all(valid == "True" for _, valid in answers), (tmp_path / "errors").read_text()
-    assert len(workers) > 1
