@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import pickle
 import select
 import signal
 import threading
@@ -175,6 +176,17 @@ def set_pool_redlock(urls: list[str]) -> None:
 def work_in_pool(_: int) -> bool:
     with pool_redlock.lock("pool", wait=60) as guard:
         return guard.is_valid()
+
+
+def test_spawned_processes_create_a_redlock_because_it_cannot_be_pickled(servers, redlock):
+    with redlock.lock("parent") as guard:
+        for what in (redlock, AsyncRedlock(servers.urls), guard):
+            with pytest.raises(TypeError, match="pickle"):
+                pickle.dumps(what)
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(2, initializer=set_pool_redlock, initargs=(servers.urls,)) as pool:
+            assert pool.map(work_in_pool, range(8)) == [True] * 8
+        assert guard.is_valid()
 
 
 def test_redlock_of_the_parent_works_in_a_pool(redlock):
