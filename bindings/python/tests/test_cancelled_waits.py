@@ -86,7 +86,8 @@ def test_ten_thousand_waits_of_threads_that_end_leave_no_key(servers, held):
         for _ in range(WAITS // len(names)):
             try:
                 waiter.acquire(name, wait=random.uniform(0.001, 0.08))
-            except quorate.LockHeld:
+            except (quorate.LockHeld, quorate.NoQuorum):
+                # On a busy machine, too few masters answer within the shortest of these times.
                 ended.append(name)
 
     threads = [threading.Thread(target=wait, args=(name,)) for name in names]
