@@ -28,8 +28,8 @@ fn main() -> Result<(), Failure> {
         .restart_guard(RestartGuard::Off)
         .build_blocking()?;
     for line in std::io::stdin().lock().lines() {
-        let seconds: f64 = line?.trim().parse()?;
-        println!("{}", median_cycle(&redlock, Duration::from_secs_f64(seconds))?);
+        let time = Duration::from_secs_f64(line?.trim().parse()?);
+        println!("{}", median_cycle(&redlock, time)?);
     }
     Ok(())
 }
