@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use quorate::{AtRisk, Inspection, Leader, Listing, LossCause, Status, Take};
+use quorate::{AtRisk, Inspection, Leader, Listing, LossCause, SemaphoreStatus, Status, Take};
 
 use crate::client::Client;
 use crate::error::CallError;
@@ -34,6 +34,8 @@ pub enum Answer {
     Leader(Option<Leader>),
     /// The state of a lock.
     Status(Status),
+    /// The state of the permits and of the queue of a semaphore.
+    Semaphore(SemaphoreStatus),
     /// The locks that are held.
     Listing(Listing),
     /// The state of each master.
@@ -69,7 +71,7 @@ impl Call {
     }
 
     /// A call whose reply is known already. It also succeeds after the client was closed.
-    pub(crate) fn done(client: &Arc<Client>, reply: Reply) -> Self {
+    pub fn done(client: &Arc<Client>, reply: Reply) -> Self {
         Self {
             client: client.clone(),
             work: Work::Done(reply),

@@ -1,13 +1,13 @@
 //! A `Redlock` with a thread of its own.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use quorate::blocking::{BackgroundError, BackgroundRuntime, BackgroundTask};
 use quorate::{Redlock, RedlockBuilder};
 
 use crate::error::{CallError, ErrorKind};
-use crate::exit;
+use crate::exit::{self, Close};
 use crate::held::{HeldLocks, HeldSlot, Hold};
 
 /// How long the thread may take to send the last releases before it ends.
@@ -39,7 +39,8 @@ impl Client {
             runtime,
             held: Arc::default(),
         });
-        exit::register(&client);
+        let listed: Weak<dyn Close> = Arc::<Self>::downgrade(&client);
+        exit::list_in_use(listed);
         Ok(client)
     }
 
@@ -113,31 +114,48 @@ impl Drop for Client {
             return;
         }
         // Only the thread of the client knows when the releases are sent, so it keeps the runtime until then.
-        let listed = exit::list_dropped(DroppedClient {
+        let dropped = Arc::new(DroppedClient {
             redlock: redlock.clone(),
             runtime: self.runtime.clone(),
         });
+        let ending = exit::list_ending(dropped.clone());
         let _ = self.runtime.spawn(async move {
-            let _ = tokio::time::timeout(FLUSH_TIMEOUT, listed.client().redlock.flush()).await;
-            drop(listed);
+            let _ = tokio::time::timeout(FLUSH_TIMEOUT, dropped.redlock.flush()).await;
+            drop(ending);
         });
         let _ = self.runtime.enter(|| drop(redlock));
     }
 }
 
 /// A client that was dropped, and whose last releases are being sent.
-pub(crate) struct DroppedClient {
+struct DroppedClient {
     redlock: Redlock,
     runtime: BackgroundRuntime,
 }
 
-impl DroppedClient {
+impl Close for DroppedClient {
     /// Ends the thread. Waits until the releases were sent, at most 400 ms.
-    pub(crate) fn end(&self) {
+    fn close(&self) -> usize {
         let redlock = self.redlock.clone();
         // The limit was reached if this fails: the keys then expire after their TTL.
         let _ = self
             .runtime
             .end(FLUSH_TIMEOUT, async move { redlock.flush().await });
+        0
     }
+}
+
+impl Close for Client {
+    fn close(&self) -> usize {
+        Self::close(self)
+    }
+}
+
+/// Closes these clients at the same time, as [`Client::close`] does. Returns how many locks they held.
+pub fn close_clients(clients: Vec<Arc<Client>>) -> usize {
+    let all: Vec<Arc<dyn Close>> = clients
+        .into_iter()
+        .map(|client| client as Arc<dyn Close>)
+        .collect();
+    exit::close_together(&all)
 }

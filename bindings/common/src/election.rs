@@ -68,7 +68,7 @@ impl ElectionOptions {
         let observation = self.election(client).observe()?;
         Ok(Observer {
             client: Some(client.clone()),
-            observation: Arc::new(Mutex::new(observation)),
+            observation: Some(Arc::new(Mutex::new(observation))),
         })
     }
 }
@@ -82,9 +82,9 @@ async fn campaign(election: &Election, note: Option<String>) -> Result<Leadershi
 
 /// Observes which client leads.
 pub struct Observer {
-    /// `None` only while the observer is dropped.
+    /// `None` only while the observer is dropped, as is the observation.
     client: Option<Arc<Client>>,
-    observation: Arc<Mutex<Observation>>,
+    observation: Option<Arc<Mutex<Observation>>>,
 }
 
 impl Observer {
@@ -96,8 +96,9 @@ impl Observer {
     /// In a forked process.
     pub fn next(&self) -> Result<Call, CallError> {
         let client = self.client.as_ref().filter(|client| !client.is_forked());
-        let client = client.ok_or_else(CallError::forked)?;
-        let observation = self.observation.clone();
+        let (Some(client), Some(observation)) = (client, self.observation.clone()) else {
+            return Err(CallError::forked());
+        };
         Ok(Call::new(client, async move {
             let leader = observation.lock().await.next().await;
             Ok(Answer::Leader(leader))
@@ -107,8 +108,15 @@ impl Observer {
 
 impl Drop for Observer {
     fn drop(&mut self) {
-        if let Some(client) = self.client.take().filter(|client| client.is_forked()) {
-            std::mem::forget((client, self.observation.clone()));
+        let Some(client) = self.client.take() else {
+            return;
+        };
+        let observation = self.observation.take();
+        if client.is_forked() {
+            std::mem::forget((client, observation));
+            return;
         }
+        // The drop of an observation sends requests.
+        client.enter(|| drop(observation));
     }
 }

@@ -72,12 +72,16 @@ pub struct CallError {
     pub held_here: bool,
     /// Whether another program holds the lock: the lock key has a value that quorate did not write.
     pub foreign: bool,
+    /// Whether waiting longer could have helped. False if an operator must correct the masters first.
+    pub passes_by_itself: bool,
     /// The note of the lock's holder, if the holder has written one.
     pub holder: Option<Box<Note>>,
     /// The reply of each master; empty if nothing was sent.
     pub reports: Vec<NodeReport>,
-    /// Why the lock ended, if [`kind`](Self::kind) is [`ErrorKind::Lost`].
+    /// Why the lock ended, if [`kind`](Self::kind) is [`ErrorKind::Lost`], or if the work of `once` was stopped.
     pub cause: Option<LossCause>,
+    /// Whether the period of work that was stopped is recorded as done.
+    pub recorded: bool,
 }
 
 impl CallError {
@@ -93,9 +97,11 @@ impl CallError {
             attempts: 0,
             held_here: false,
             foreign: false,
+            passes_by_itself: true,
             holder: None,
             reports: Vec::new(),
             cause: None,
+            recorded: false,
         }
     }
 
@@ -132,6 +138,7 @@ impl CallError {
             attempts: failed.attempts,
             held_here: failed.held_here,
             foreign: failed.foreign,
+            passes_by_itself: failed.passes_by_itself(),
             holder: failed.note.clone(),
             reports: failed.reports.clone(),
             ..Self::new(kind, error.to_string())
@@ -192,10 +199,18 @@ impl From<ValueError> for CallError {
             ValueError::Stopped { .. } => "stopped",
             _ => "unknown",
         };
+        let (cause, recorded) = match &error {
+            ValueError::Stopped {
+                cause, recorded, ..
+            } => (Some(*cause), *recorded),
+            _ => (None, false),
+        };
         if let ValueError::NotAcquired(error) = error {
             return error.into();
         }
         Self {
+            cause,
+            recorded,
             details: error.details(),
             reports: error.reports().to_vec(),
             ..Self::new(ErrorKind::Value(reason), error.to_string())

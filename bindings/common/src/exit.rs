@@ -1,106 +1,83 @@
-//! The end of the process: all locks that are still held are released.
+//! The end of the process: everything that is listed here is closed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use quorate::fork::PerProcess;
 
-use crate::client::{Client, DroppedClient};
+/// Something that the end of the process must close.
+pub(crate) trait Close: Send + Sync {
+    /// Ends it, and waits at most 400 ms. Returns how many locks it held.
+    fn close(&self) -> usize;
+}
 
-/// The clients of this process that the end of the process must end.
+/// What the end of this process must close.
 #[derive(Default)]
-struct Clients {
-    in_use: Vec<Weak<Client>>,
-    /// Each stays here until its releases are sent.
-    dropped: Vec<Arc<DroppedClient>>,
+struct List {
+    in_use: Vec<Weak<dyn Close>>,
+    /// Each stays here until its last work is done.
+    ending: Vec<Arc<dyn Close>>,
 }
 
-/// All clients of this process. A forked process begins with none.
-static CLIENTS: PerProcess<Mutex<Clients>> = PerProcess::new();
+/// The list of this process. A forked process begins with an empty list.
+static LIST: PerProcess<Mutex<List>> = PerProcess::new();
 
-fn clients() -> MutexGuard<'static, Clients> {
-    let clients = CLIENTS.get_or_init(Mutex::default);
-    clients.lock().unwrap_or_else(PoisonError::into_inner)
+fn list() -> MutexGuard<'static, List> {
+    let list = LIST.get_or_init(Mutex::default);
+    list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn register(client: &Arc<Client>) {
-    let mut clients = clients();
-    clients.in_use.retain(|client| client.strong_count() > 0);
-    clients.in_use.push(Arc::downgrade(client));
+/// Lists something that is closed at the end of the process if it was not dropped before.
+pub(crate) fn list_in_use(closed: Weak<dyn Close>) {
+    let mut list = list();
+    list.in_use.retain(|other| other.strong_count() > 0);
+    list.in_use.push(closed);
 }
 
-/// The place of a dropped client in the list. Dropping this value removes the client from the list.
-pub(crate) struct ListedClient(Arc<DroppedClient>);
+/// The place of something in the list that has last work to do. Dropping this value removes it from the list.
+pub(crate) struct Ending(Arc<dyn Close>);
 
-impl ListedClient {
-    pub(crate) fn client(&self) -> &DroppedClient {
-        &self.0
-    }
-}
-
-impl Drop for ListedClient {
+impl Drop for Ending {
     fn drop(&mut self) {
-        // This value still refers to the client, so the client is not dropped while the list is locked.
-        clients()
-            .dropped
-            .retain(|client| !Arc::ptr_eq(client, &self.0));
+        // This value still refers to it, so it is not dropped while the list is locked.
+        list()
+            .ending
+            .retain(|other| !std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(&self.0)));
     }
 }
 
-/// Adds a dropped client to the list of clients that the end of the process must end.
-pub(crate) fn list_dropped(client: DroppedClient) -> ListedClient {
-    let client = Arc::new(client);
-    clients().dropped.push(client.clone());
-    ListedClient(client)
+/// Lists something that has last work to do, and that is closed at the end of the process if the work is not done before.
+pub(crate) fn list_ending(closed: Arc<dyn Close>) -> Ending {
+    list().ending.push(closed.clone());
+    Ending(closed)
 }
 
-/// A client that the end of the process must end.
-enum LastClient {
-    InUse(Arc<Client>),
-    Dropped(Arc<DroppedClient>),
-}
-
-impl LastClient {
-    /// Takes out all clients of this process.
-    fn take_all() -> Vec<Self> {
-        let Clients { in_use, dropped } = std::mem::take(&mut *clients());
-        let in_use = in_use.iter().filter_map(Weak::upgrade).map(Self::InUse);
-        in_use
-            .chain(dropped.into_iter().map(Self::Dropped))
-            .collect()
-    }
-
-    /// Ends the client, and returns how many locks it held.
-    fn close(&self) -> usize {
-        match self {
-            Self::InUse(client) => client.close(),
-            Self::Dropped(client) => {
-                client.end();
-                0
+/// Closes all of these at the same time. Returns how many locks they held.
+pub(crate) fn close_together(all: &[Arc<dyn Close>]) -> usize {
+    let Some((first, others)) = all.split_first() else {
+        return 0;
+    };
+    let held = AtomicUsize::new(0);
+    let close = |closed: &Arc<dyn Close>| {
+        held.fetch_add(closed.close(), Ordering::Relaxed);
+    };
+    std::thread::scope(|scope| {
+        for closed in others {
+            let thread = std::thread::Builder::new();
+            if thread.spawn_scoped(scope, || close(closed)).is_err() {
+                close(closed);
             }
         }
-    }
+        close(first);
+    });
+    held.into_inner()
 }
 
 /// Closes all clients of this process at the same time: releases all locks that are still held, and waits until the
 /// releases were sent, at most 400 ms. Returns how many locks were held.
 pub fn close_all_clients() -> usize {
-    let clients = LastClient::take_all();
-    let Some((first, others)) = clients.split_first() else {
-        return 0;
-    };
-    let released = AtomicUsize::new(0);
-    let close = |client: &LastClient| {
-        released.fetch_add(client.close(), Ordering::Relaxed);
-    };
-    std::thread::scope(|scope| {
-        for client in others {
-            let thread = std::thread::Builder::new();
-            if thread.spawn_scoped(scope, || close(client)).is_err() {
-                close(client);
-            }
-        }
-        close(first);
-    });
-    released.into_inner()
+    let List { in_use, ending } = std::mem::take(&mut *list());
+    let in_use = in_use.iter().filter_map(Weak::upgrade);
+    let all: Vec<_> = in_use.chain(ending).collect();
+    close_together(&all)
 }

@@ -3,14 +3,15 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use quorate::{LossCause, NodeReport};
+use quorate::{LossCause, NodeReport, ValueError};
+use tokio::sync::oneshot;
 
-use crate::call::{Answer, Call, Reply};
 use crate::client::Client;
-use crate::error::{CallError, ErrorKind};
+use crate::error::CallError;
 use crate::held::{HeldSlot, Hold};
-use crate::once::RecordRequest;
-use crate::risk::RiskWatcher;
+
+/// Asks the task that keeps a period to record it as done. The sender that is sent receives the result.
+pub(crate) type RecordRequest = oneshot::Sender<oneshot::Sender<Result<(), ValueError>>>;
 
 /// A held lock. Dropping it releases the lock in the background. In a forked process, a copy is not valid and releases
 /// nothing.
@@ -48,7 +49,7 @@ impl Guard {
         self
     }
 
-    fn client(&self) -> &Arc<Client> {
+    pub(crate) fn client(&self) -> &Arc<Client> {
         self.client
             .as_ref()
             .expect("the guard must not have been dropped yet")
@@ -59,7 +60,7 @@ impl Guard {
         self.client().is_forked()
     }
 
-    fn check_process(&self) -> Result<(), CallError> {
+    pub(crate) fn check_process(&self) -> Result<(), CallError> {
         if self.is_forked() {
             return Err(CallError::forked());
         }
@@ -67,7 +68,7 @@ impl Guard {
     }
 
     /// The lock; `None` if it was released, or in a forked process.
-    fn hold(&self) -> Option<Arc<Hold>> {
+    pub(crate) fn hold(&self) -> Option<Arc<Hold>> {
         if self.is_forked() {
             return None;
         }
@@ -130,120 +131,41 @@ impl Guard {
             .unwrap_or_default()
     }
 
+    /// Why the lock ended, if this guard was released.
+    pub(crate) fn end(&self) -> Option<LossCause> {
+        self.end.get().copied()
+    }
+
+    /// Takes the lock out of this guard for a release. `None` if it was taken out before.
+    pub(crate) fn take_hold(&self) -> Option<Arc<Hold>> {
+        drop(self.take_record());
+        let _ = self.end.set(self.loss().unwrap_or(LossCause::Released));
+        self.slot.take()
+    }
+
+    /// Takes out the request to record the period of `once`.
+    pub(crate) fn take_record(&self) -> Option<RecordRequest> {
+        self.record
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    /// The error of work of `once` that was not finished, because the lock was lost. `None` if the lock is still held.
+    pub fn stopped(&self, recorded: bool) -> Option<CallError> {
+        let cause = self.loss()?;
+        let name = self.resources.first().map_or(&[][..], Vec::as_slice);
+        let name = String::from_utf8_lossy(name).into_owned();
+        Some(CallError::from(ValueError::Stopped {
+            name,
+            cause,
+            recorded,
+        }))
+    }
+
     /// Resolves when the lock ends. `None` if it was released.
     pub(crate) fn lost(&self) -> Option<impl Future<Output = LossCause> + Send + use<>> {
         Some(self.hold()?.guard().lost())
-    }
-
-    /// Takes the lock out of this guard, and returns the call that releases it. Another release answers false. The
-    /// answer is [`Answer::Flag`]: whether the lock was still valid.
-    ///
-    /// # Errors
-    ///
-    /// In a forked process.
-    pub fn release(&self) -> Result<Call, CallError> {
-        self.check_process()?;
-        let record = self
-            .record
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        drop(record);
-        let _ = self.end.set(self.loss().unwrap_or(LossCause::Released));
-        let Some(hold) = self.slot.take() else {
-            return Ok(Call::done(self.client(), Ok(Answer::Flag(false))));
-        };
-        // Queues the releases at once, also if the call is never started.
-        let Some(released) = self.client().enter(|| hold.guard().release()) else {
-            return Ok(Call::done(self.client(), Ok(Answer::Flag(false))));
-        };
-        Ok(Call::new(self.client(), async move {
-            let was_valid = released.await.was_valid;
-            drop(hold);
-            Ok(Answer::Flag(was_valid))
-        }))
-    }
-
-    /// The call that extends the lock to `ttl` from now.
-    ///
-    /// # Errors
-    ///
-    /// In a forked process.
-    pub fn extend(&self, ttl: Duration) -> Result<Call, CallError> {
-        self.check_process()?;
-        let (hold, end) = (self.hold(), self.end.get().copied());
-        Ok(Call::new(self.client(), async move {
-            let Some(hold) = hold else {
-                return Err(CallError::lost(end.unwrap_or(LossCause::Released)));
-            };
-            hold.guard().extend(ttl).await?;
-            Ok(Answer::Done)
-        }))
-    }
-
-    /// The call that waits until the lock has ended. The answer is [`Answer::Loss`].
-    ///
-    /// # Errors
-    ///
-    /// In a forked process.
-    pub fn wait_lost(&self, limit: Option<Duration>) -> Result<Call, CallError> {
-        self.check_process()?;
-        // Only the future, not the lock: a caller that waits for the end must not keep the lock.
-        let (lost, end) = (self.lost(), self.end.get().copied());
-        Ok(Call::new(self.client(), async move {
-            let cause = match (lost, limit) {
-                (None, _) => Some(end.unwrap_or(LossCause::Released)),
-                (Some(lost), None) => Some(lost.await),
-                (Some(lost), Some(limit)) => tokio::time::timeout(limit, lost).await.ok(),
-            };
-            Ok(Answer::Loss(cause))
-        }))
-    }
-
-    /// Watches for the notice that the lock may be lost soon: no more than `margin` of its validity is left, because it
-    /// was not renewed in time.
-    ///
-    /// # Errors
-    ///
-    /// In a forked process.
-    pub fn at_risk(&self, margin: Duration) -> Result<RiskWatcher, CallError> {
-        self.check_process()?;
-        let watch = self.hold().map(|hold| hold.guard().at_risk(margin));
-        Ok(RiskWatcher::new(self.client(), watch))
-    }
-
-    /// The call that records the period of [`at_least_once`](crate::once::OnceOptions::at_least_once) as done. It can
-    /// be made once.
-    ///
-    /// # Errors
-    ///
-    /// In a forked process, or if this guard has no period to record.
-    pub fn record(&self) -> Result<Call, CallError> {
-        self.check_process()?;
-        let request = self
-            .record
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        let Some(request) = request else {
-            let text = "this lock has no period that could be recorded as done";
-            return Err(CallError::new(ErrorKind::Invalid, text));
-        };
-        let lost = self.loss();
-        Ok(Call::new(self.client(), async move {
-            recorded(request, lost).await
-        }))
-    }
-}
-
-async fn recorded(request: RecordRequest, lost: Option<LossCause>) -> Reply {
-    let (result_sender, result) = tokio::sync::oneshot::channel();
-    if request.send(result_sender).is_err() {
-        return Err(CallError::lost(lost.unwrap_or(LossCause::Released)));
-    }
-    match result.await {
-        Ok(result) => result.map(|()| Answer::Done).map_err(CallError::from),
-        Err(_) => Err(CallError::closed()),
     }
 }
 

@@ -44,6 +44,8 @@ pub struct LockOptions {
     pub renewal: bool,
     /// A text that describes the holder; `None` for that of the client.
     pub note: Option<String>,
+    /// Whether the holder publishes no note at all.
+    pub is_anonymous: bool,
 }
 
 impl LockOptions {
@@ -67,6 +69,9 @@ impl LockOptions {
         }
         if let Some(note) = self.note {
             request = request.note(note);
+        }
+        if self.is_anonymous {
+            request = request.note(None);
         }
         Ok(request.renewal(self.renewal))
     }

@@ -1,19 +1,15 @@
-//! Messages of the library, for the log of the language.
+//! Messages of the library, for a language that waits for them on a thread of its own.
 //!
 //! The thread that renews locks only adds a message to a queue, and never waits for the language. Messages that do not
 //! fit into the queue are counted.
 
-use std::collections::VecDeque;
-use std::fmt::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use quorate::fork::PerProcess;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
 
-/// The largest number of messages in the queue.
-pub const MAX_MESSAGES: usize = 1024;
+use crate::log_records::{self, LogRecord, Receiver};
 
 /// One message of the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +22,7 @@ pub struct Message {
 
 #[derive(Default)]
 struct State {
-    messages: VecDeque<Message>,
-    dropped: u64,
+    waiting: log_records::Batch,
     ended: bool,
 }
 
@@ -48,16 +43,20 @@ impl Queue {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn add(&self, message: Message) {
-        let mut state = self.state();
-        if state.messages.len() >= MAX_MESSAGES {
-            state.dropped += 1;
-        } else {
-            state.messages.push_back(message);
-        }
-        drop(state);
-        self.changed.notify_one();
+/// Adds the records of this level and above to the queue.
+struct ToQueue(Level);
+
+impl Receiver for ToQueue {
+    fn level(&self) -> LevelFilter {
+        LevelFilter::from_level(self.0)
+    }
+
+    fn receive(&self, record: LogRecord) {
+        let queue = queue();
+        queue.state().waiting.add(record);
+        queue.changed.notify_one();
     }
 }
 
@@ -65,7 +64,7 @@ impl Queue {
 /// `tracing`.
 pub fn start(level: Level) -> bool {
     queue();
-    tracing::subscriber::set_global_default(Collector { level }).is_ok()
+    log_records::send_to(ToQueue(level))
 }
 
 /// Messages that were taken out of the queue.
@@ -80,90 +79,26 @@ pub struct Batch {
 /// Waits for messages, and takes them out. `None` after [`end`].
 pub fn wait() -> Option<Batch> {
     let queue = queue();
-    let is_waiting =
-        |state: &mut State| state.messages.is_empty() && state.dropped == 0 && !state.ended;
+    let is_waiting = |state: &mut State| state.waiting.is_empty() && !state.ended;
     let waited = queue.changed.wait_while(queue.state(), is_waiting);
     let mut state = waited.unwrap_or_else(PoisonError::into_inner);
-    if state.messages.is_empty() && state.dropped == 0 {
+    let taken = std::mem::take(&mut state.waiting);
+    drop(state);
+    if taken.is_empty() {
         return None;
     }
-    let messages = state.messages.drain(..).collect();
-    let dropped = std::mem::take(&mut state.dropped);
-    Some(Batch { messages, dropped })
+    let messages = taken.records.iter().map(|record| Message {
+        level: record.level,
+        text: record.to_string(),
+    });
+    Some(Batch {
+        messages: messages.collect(),
+        dropped: taken.dropped,
+    })
 }
 
 /// Ends [`wait`], after the messages in the queue were taken out.
 pub fn end() {
     queue().state().ended = true;
     queue().changed.notify_all();
-}
-
-/// Adds the events of the library to the queue.
-struct Collector {
-    level: Level,
-}
-
-impl Subscriber for Collector {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event()
-            && *metadata.level() <= self.level
-            && metadata.target().starts_with("quorate")
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = EventText::default();
-        event.record(&mut text);
-        queue().add(Message {
-            level: *event.metadata().level(),
-            text: text.message + &text.fields,
-        });
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
-/// The text of one event.
-#[derive(Default)]
-struct EventText {
-    message: String,
-    fields: String,
-}
-
-impl Visit for EventText {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let _ = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => write!(self.fields, " {name}={value:?}"),
-        };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_that_do_not_fit_are_counted() {
-        let queue = Queue::default();
-        for number in 0..MAX_MESSAGES + 3 {
-            let text = number.to_string();
-            queue.add(Message {
-                level: Level::INFO,
-                text,
-            });
-        }
-        let state = queue.state();
-        assert_eq!((state.messages.len(), state.dropped), (MAX_MESSAGES, 3));
-        assert_eq!(state.messages[0].text, "0");
-    }
 }

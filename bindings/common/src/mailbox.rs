@@ -18,6 +18,12 @@ pub trait Bell: Send + Sync + 'static {
     fn ring(&self) -> bool;
 }
 
+impl<B: Bell> Bell for Arc<B> {
+    fn ring(&self) -> bool {
+        (**self).ring()
+    }
+}
+
 /// The replies that the event loop has not taken out yet. There are at most two for each call that was started: the
 /// reply, and the loss of the lock that it acquired.
 struct Queue<B> {
@@ -120,6 +126,8 @@ impl<B: Bell> Mailbox<B> {
         };
         // Locked until the task is in the list: the reply can only be taken out after that.
         let mut running = self.running();
+        // The client ends when it is dropped, but not before the reply.
+        let kept_client = client.clone();
         let task = client.spawn(async move {
             let reply = future.await;
             let lost = match &reply {
@@ -128,6 +136,7 @@ impl<B: Bell> Mailbox<B> {
             };
             unanswered.answered = true;
             unanswered.queue.put(id, reply);
+            drop(kept_client);
             if let Some(lost) = lost {
                 let cause = lost.await;
                 if cause != LossCause::Released {

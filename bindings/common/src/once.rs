@@ -16,9 +16,6 @@ use crate::error::CallError;
 use crate::guard::Guard;
 use crate::held::Hold;
 
-/// Asks the task that keeps a period to record it as done. The sender that is sent receives the result.
-pub(crate) type RecordRequest = oneshot::Sender<oneshot::Sender<Result<(), ValueError>>>;
-
 /// The period in which work runs once.
 #[derive(Clone, Debug)]
 pub enum Period {

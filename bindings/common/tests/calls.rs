@@ -15,6 +15,7 @@ use quorate_bindings::guard::Guard;
 use quorate_bindings::lock_options::{LockKind, LockOptions};
 use quorate_bindings::mailbox::{Bell, Mailbox};
 use quorate_bindings::once::{OnceOptions, Period};
+use quorate_bindings::quota::QuotaOptions;
 use quorate_bindings::{queries, quorate};
 
 /// No step of these tests takes this long, even on a busy machine.
@@ -34,6 +35,7 @@ fn lock(name: &str, wait: Wait) -> LockOptions {
         max_hold: None,
         renewal: true,
         note: None,
+        is_anonymous: false,
     }
 }
 
@@ -141,6 +143,28 @@ fn loss_of_a_watched_lock_is_the_second_reply() {
         )))
     ));
     assert!(guard.loss().is_some() && !guard.is_valid());
+}
+
+#[test]
+fn call_is_answered_after_its_client_was_dropped() {
+    let masters = Masters::new(3);
+    let (here, there) = (client(&masters), client(&masters));
+    let guard = acquire(&there, "units");
+    let quota = QuotaOptions {
+        name: b"units".to_vec(),
+        wait: Some(Wait::Forever),
+    };
+    let mailbox = Mailbox::new(CountingBell::default());
+    let id = mailbox.start(quota.left(&here), false);
+    drop(here);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(mailbox.take().is_empty(), "the lock is held");
+    let release = guard.release().expect("the same process");
+    assert!(matches!(wait_for(release), Ok(Answer::Flag(true))));
+    let (answered_id, reply) = take_one(&mailbox);
+    assert_eq!(answered_id, id);
+    let error = reply.err().expect("there is no quota");
+    assert_eq!(error.kind, ErrorKind::Value("missing"));
 }
 
 #[test]

@@ -4,7 +4,8 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use quorate_bindings::call::{Answer, Reply};
 use quorate_bindings::quorate::{
-    AtRisk, Inspection, Leader, Listing, LossCause, Note, Status, StatusVerdict, Take,
+    AtRisk, Inspection, Leader, Listed, Listing, LossCause, Note, SemaphoreStatus, Status,
+    StatusVerdict, Take,
 };
 
 use crate::errors::{self, ReportTuple, exception};
@@ -71,18 +72,25 @@ fn status(status: &Status) -> StatusTuple {
     )
 }
 
-/// A listing as a tuple: the locks (name, slot, status), whether it is complete, faults (master, text), whether a
+/// A held lock as a tuple: name, slot, status.
+type ListedTuple = (Vec<u8>, Option<usize>, StatusTuple);
+
+/// A listing as a tuple: the locks, whether it is complete, faults (master, text), whether a
 /// majority answered.
-type ListingTuple = (
-    Vec<(Vec<u8>, Option<usize>, StatusTuple)>,
-    bool,
-    Vec<(String, String)>,
-    bool,
-);
+type ListingTuple = (Vec<ListedTuple>, bool, Vec<(String, String)>, bool);
+
+fn listed(lock: &Listed) -> ListedTuple {
+    (lock.resource.clone(), lock.slot, status(&lock.status))
+}
+
+/// The state of a semaphore as a tuple: its held permits, and the status of its queue.
+fn semaphore(found: &SemaphoreStatus) -> (Vec<ListedTuple>, StatusTuple) {
+    let permits = found.permits.iter().map(listed);
+    (permits.collect(), status(&found.line))
+}
 
 fn listing(listing: &Listing) -> ListingTuple {
-    let locks = listing.locks.iter();
-    let locks = locks.map(|lock| (lock.resource.clone(), lock.slot, status(&lock.status)));
+    let locks = listing.locks.iter().map(listed);
     let faults = listing.faults.iter();
     let faults = faults.map(|(master, fault)| (master.to_string(), fault.to_string()));
     (
@@ -156,6 +164,7 @@ fn answer(py: Python<'_>, answer: Answer) -> PyResult<Py<PyAny>> {
         Answer::Risk(found) => risk(&found).into_py_any(py),
         Answer::Leader(found) => found.as_ref().map(leader).into_py_any(py),
         Answer::Status(found) => status(&found).into_py_any(py),
+        Answer::Semaphore(found) => semaphore(&found).into_py_any(py),
         Answer::Listing(found) => listing(&found).into_py_any(py),
         Answer::Inspections(found) => found
             .iter()

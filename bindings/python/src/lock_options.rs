@@ -54,6 +54,7 @@ impl LockOptions {
             max_hold: times::optional_duration(max_hold)?,
             renewal,
             note,
+            is_anonymous: false,
         };
         Ok(Self { options })
     }
