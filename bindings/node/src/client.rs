@@ -1,27 +1,23 @@
 //! The native half of a `Redlock`.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
-use napi::bindgen_prelude::{Error, Result};
+use napi::bindgen_prelude::Result;
 use napi_derive::napi;
-use quorate::{AcquireError, LockRequest, LossCause, TryAcquire};
-use serde_json::{Value, json};
+use quorate_bindings::call::Call;
+use quorate_bindings::client::Client;
+use quorate_bindings::queries;
 
 use crate::bridge::Bridge;
-use crate::call::Call;
-use crate::held_lock::{HeldLock, Hold};
-use crate::home::Home;
+use crate::failure::thrown;
 use crate::lock_options::LockOptions;
-use crate::mailbox::Content;
 use crate::memory::NativeMemory;
 use crate::settings::Settings;
-use crate::{failure, status, survey};
 
-/// A `Redlock` with its home thread.
+/// A `Redlock` with its native thread.
 #[napi]
 pub struct NativeRedlock {
-    pub(crate) home: Arc<Home>,
+    pub(crate) client: Arc<Client>,
 }
 
 #[napi]
@@ -35,142 +31,64 @@ impl NativeRedlock {
         memory: Option<&NativeMemory>,
         from_env: bool,
     ) -> Result<Self> {
-        let home = settings
-            .builder(memory.map(|memory| &memory.masters), from_env)
-            .map_err(|error| error.to_string())
-            .and_then(Home::start)
-            .map_err(Error::from_reason)?;
-        bridge.add_home(&home);
-        Ok(Self { home })
+        let masters = memory.map(|memory| memory.masters.clone());
+        let builder = settings.builder(masters, from_env);
+        let client = builder.and_then(Client::start).map_err(thrown)?;
+        bridge.add_client(&client);
+        Ok(Self { client })
     }
 
     /// The names of the masters, without credentials.
     #[napi(getter)]
     pub fn masters(&self) -> Vec<String> {
-        self.home
-            .redlock
-            .masters()
-            .map(ToString::to_string)
-            .collect()
+        let masters = self.client.redlock().masters();
+        masters.map(ToString::to_string).collect()
     }
 
     /// The reply is the guard, or null if another client holds the lock and `is_try` is set. If the lock is lost
-    /// later, a notice follows.
+    /// later, a second message follows.
     #[napi]
-    pub fn acquire(&self, bridge: &Bridge, mut options: LockOptions) -> i64 {
-        let home = self.home.clone();
-        let is_try = options.is_try.take() == Some(true);
-        let acquire = options
-            .request(&home.redlock)
-            .map(|request| start_acquire(request, is_try));
-        bridge.start(&self.home, move |call| async move {
-            let hold = match acquire {
-                Ok(acquire) => acquire.await,
-                Err(error) => Err(error),
-            };
-            reply_with_hold(call, hold, home).await;
-        })
+    pub fn acquire(&self, bridge: &Bridge, options: LockOptions) -> i64 {
+        let is_try = options.is_try == Some(true);
+        let call = match options.options() {
+            Ok(options) if is_try => options.try_acquire(&self.client),
+            Ok(options) => options.acquire(&self.client),
+            Err(error) => Call::done(&self.client, Err(error)),
+        };
+        bridge.start_acquire(call)
     }
 
     /// The reply is the state of the lock on each master.
     #[napi]
     pub fn status(&self, bridge: &Bridge, name: String) -> i64 {
-        let redlock = self.home.redlock.clone();
-        bridge.start(&self.home, |call| async move {
-            let status = redlock.status(name).await;
-            call.reply_with(
-                status
-                    .map(|status| status::of_lock(&status))
-                    .map_err(|error| failure::invalid(&error)),
-            );
-        })
+        bridge.start(queries::status(&self.client, name.into_bytes()))
     }
 
     /// The reply is the state of the permits and of the queue of a semaphore.
     #[napi]
     pub fn semaphore_status(&self, bridge: &Bridge, name: String) -> i64 {
-        let redlock = self.home.redlock.clone();
-        bridge.start(&self.home, |call| async move {
-            let status = redlock.semaphore_status(name).await;
-            let status = status.map(|status| status::of_semaphore(&status));
-            call.reply_with(status.map_err(|error| failure::invalid(&error)));
-        })
+        bridge.start(queries::semaphore_status(&self.client, name.into_bytes()))
     }
 
     /// The reply is the list of held locks.
     #[napi]
     pub fn list(&self, bridge: &Bridge, prefix: String) -> i64 {
-        let redlock = self.home.redlock.clone();
-        bridge.start(&self.home, |call| async move {
-            let listing = redlock.list(prefix).await;
-            call.reply_with(Ok(survey::of_listing(&listing)));
-        })
+        bridge.start(queries::list(&self.client, prefix.into_bytes()))
     }
 
     /// The reply is the report on each master.
     #[napi]
     pub fn inspect(&self, bridge: &Bridge) -> i64 {
-        let redlock = self.home.redlock.clone();
-        bridge.start(&self.home, |call| async move {
-            let inspections = redlock.inspect().await;
-            call.reply_with(Ok(inspections.iter().map(survey::of_inspection).collect()));
-        })
+        bridge.start(queries::inspect(&self.client))
     }
 
     /// Force-releases a lock, or with `slot` a permit of a semaphore. The reply is the state before.
     #[napi]
     pub fn break_lock(&self, bridge: &Bridge, name: String, slot: Option<u32>) -> i64 {
-        let redlock = self.home.redlock.clone();
-        bridge.start(&self.home, move |call| async move {
-            let status = match slot {
-                Some(slot) => redlock.break_permit(name, slot as usize).await,
-                None => redlock.break_lock(name).await,
-            };
-            call.reply_with(
-                status
-                    .map(|status| status::of_lock(&status))
-                    .map_err(|error| failure::invalid(&error)),
-            );
+        let name = name.into_bytes();
+        bridge.start(match slot {
+            Some(slot) => queries::break_permit(&self.client, name, slot as usize),
+            None => queries::break_lock(&self.client, name),
         })
-    }
-}
-
-/// The result of an acquire: `None` if another client holds the lock.
-type AcquireFuture =
-    Pin<Box<dyn Future<Output = std::result::Result<Option<Hold>, AcquireError>> + Send>>;
-
-/// Makes the future of the acquire at once: the library warns about a request that is dropped without a future, and a
-/// call can be cancelled before its task has begun.
-fn start_acquire(request: LockRequest, is_try: bool) -> AcquireFuture {
-    if !is_try {
-        let acquire = request.acquire();
-        return Box::pin(async move { Ok(Some(Hold::Lock(acquire.await?))) });
-    }
-    let attempt = request.try_acquire();
-    Box::pin(async move {
-        Ok(match attempt.await? {
-            TryAcquire::Acquired(guard) => Some(Hold::Lock(guard)),
-            TryAcquire::Held(_) => None,
-        })
-    })
-}
-
-/// Replies with the held lock, and then waits for its loss.
-pub(crate) async fn reply_with_hold(
-    mut call: Call,
-    result: std::result::Result<Option<Hold>, AcquireError>,
-    home: Arc<Home>,
-) {
-    let hold = match result {
-        Ok(Some(hold)) => hold,
-        Ok(None) => return call.reply(Content::Value(Value::Null)),
-        Err(error) => return call.reply(Content::Failure(failure::of_acquire(&error))),
-    };
-    // This task keeps no guard: it would otherwise renew the lock of a worker that has ended.
-    let lost = hold.guard().lost();
-    call.reply(Content::Guard(HeldLock::new(hold, home)));
-    let cause = lost.await;
-    if cause != LossCause::Released {
-        call.notify(json!({ "lost": cause.as_str() }));
     }
 }

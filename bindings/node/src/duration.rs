@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use quorate::Wait;
+use quorate_bindings::quorate::Wait;
 
 /// Converts milliseconds. Negative and invalid numbers become zero; JavaScript has already refused them.
 pub(crate) fn from_ms(milliseconds: f64) -> Duration {

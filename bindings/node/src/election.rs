@@ -4,101 +4,70 @@ use std::sync::{Arc, Mutex};
 
 use napi::bindgen_prelude::{Error, Result};
 use napi_derive::napi;
-use quorate::{Leader, NoteText, Observation};
-use serde_json::{Value, json};
+use quorate_bindings::client::Client;
+use quorate_bindings::election::{ElectionOptions, Observer};
 
 use crate::bridge::Bridge;
-use crate::client::{NativeRedlock, reply_with_hold};
+use crate::client::NativeRedlock;
 use crate::duration::{from_ms, wait_from_ms};
-use crate::failure;
-use crate::held_lock::Hold;
-use crate::home::Home;
+use crate::failure::thrown;
 use crate::sync::lock;
 
 /// An election.
 #[napi]
 pub struct NativeElection {
-    election: quorate::Election,
-    home: Arc<Home>,
+    options: ElectionOptions,
+    client: Arc<Client>,
 }
 
 #[napi]
 impl NativeElection {
     #[napi(constructor)]
     pub fn new(redlock: &NativeRedlock, name: String, ttl: Option<f64>, wait: Option<f64>) -> Self {
-        let home = redlock.home.clone();
-        let mut election = home.redlock.election(name);
-        if let Some(ttl) = ttl {
-            election = election.ttl(from_ms(ttl));
-        }
-        if let Some(wait) = wait {
-            election = election.wait(wait_from_ms(wait));
-        }
-        Self { election, home }
+        let options = ElectionOptions {
+            name: name.into_bytes(),
+            ttl: ttl.map(from_ms),
+            wait: wait.map(wait_from_ms),
+        };
+        let client = redlock.client.clone();
+        Self { options, client }
     }
 
-    /// The reply is the guard of the leadership. If the leadership is lost later, a notice follows.
+    /// The reply is the guard of the leadership. If the leadership is lost later, a second message follows.
     #[napi]
     pub fn campaign(&self, bridge: &Bridge, note: Option<String>) -> i64 {
-        let (election, home) = (self.election.clone(), self.home.clone());
-        let note: NoteText = note.as_deref().into();
-        bridge.start(&self.home, |call| async move {
-            let leadership = election.campaign(note).await;
-            let hold = leadership.map(|leadership| Some(Hold::Leadership(leadership)));
-            reply_with_hold(call, hold, home).await;
-        })
+        bridge.start_acquire(self.options.campaign(&self.client, note))
     }
 
     #[napi]
     pub fn observe(&self) -> Result<NativeObservation> {
-        let observation = self.election.observe();
-        let observation = observation.map_err(|error| Error::from_reason(error.to_string()))?;
-        Ok(NativeObservation {
-            observation: Arc::new(Mutex::new(Some(observation))),
-            home: self.home.clone(),
-        })
+        let observer = self.options.observe(&self.client).map_err(thrown)?;
+        let observer = Mutex::new(Some(observer));
+        Ok(NativeObservation { observer })
     }
 }
 
 /// An observer of an election.
 #[napi]
 pub struct NativeObservation {
-    /// `None` while a call of `next` is running, and after `close`.
-    observation: Arc<Mutex<Option<Observation>>>,
-    home: Arc<Home>,
+    /// `None` after `close`.
+    observer: Mutex<Option<Observer>>,
 }
 
 #[napi]
 impl NativeObservation {
-    /// The reply is the next leader, or null. A call while another call is running fails.
+    /// The reply is the next leader, or null.
     #[napi]
-    pub fn next(&self, bridge: &Bridge) -> i64 {
-        let observation = self.observation.clone();
-        let taken = lock(&observation).take();
-        bridge.start(&self.home, |call| async move {
-            let Some(mut taken) = taken else {
-                let message = "the observer is closed, or a call of next() is already running";
-                return call.reply_with(Err(failure::invalid(&message)));
-            };
-            let leader = taken.next().await;
-            *lock(&observation) = Some(taken);
-            call.reply_with(Ok(leader.as_ref().map_or(Value::Null, leader_value)));
-        })
+    pub fn next(&self, bridge: &Bridge) -> Result<i64> {
+        let observer = lock(&self.observer);
+        let closed = || Error::from_reason("the observer is closed");
+        let next = observer.as_ref().ok_or_else(closed)?.next();
+        Ok(bridge.start(next.map_err(thrown)?))
     }
 
     #[napi]
     pub fn close(&self) {
-        let observation = lock(&self.observation).take();
-        self.home.enter(|| drop(observation));
+        let observer = lock(&self.observer).take();
+        drop(observer);
     }
-}
-
-impl Drop for NativeObservation {
-    fn drop(&mut self) {
-        self.close();
-    }
-}
-
-fn leader_value(leader: &Leader) -> Value {
-    json!({ "term": leader.term.to_string(), "note": leader.note.as_ref().map(failure::note) })
 }

@@ -1,99 +1,42 @@
 //! Errors as data. The JavaScript half makes an error object of each.
 
-use quorate::{
-    AcquireError, AtRisk, ExtendError, FailedAcquire, LossCause, NodeReport, Note, ValueError,
-};
+use napi::bindgen_prelude::Error;
+use quorate_bindings::error::{CallError, ErrorKind};
+use quorate_bindings::quorate::{AtRisk, LossCause, NodeReport, Note};
 use serde_json::{Value, json};
 
 use crate::duration::{epoch_ms, to_ms};
 
-/// Settings, options or a name that cannot be used. Nothing was sent.
-pub(crate) fn invalid(message: &dyn ToString) -> Value {
-    json!({ "code": "INVALID", "message": message.to_string() })
+/// The code of an error, without the part that all codes share.
+fn code(kind: ErrorKind) -> String {
+    match kind {
+        ErrorKind::Value(reason) => format!("VALUE_{}", reason.to_uppercase()),
+        other => other.as_str().to_uppercase(),
+    }
 }
 
-/// The call ended without a result, because the home thread ended.
-pub(crate) fn ended() -> Value {
-    let message =
-        "the call ended without a result, because its Redlock ended; treat its effect as unknown";
-    json!({ "code": "ENDED", "message": message })
-}
-
-pub(crate) fn of_acquire(error: &AcquireError) -> Value {
-    let (code, failed) = match error {
-        AcquireError::HeldByOther(failed) => ("HELD", failed),
-        AcquireError::NotJoinable(failed) => ("NOT_JOINABLE", failed),
-        AcquireError::NoQuorum(failed) => ("NO_QUORUM", failed),
-        AcquireError::OtherMasters(failed) => ("OTHER_MASTERS", failed),
-        AcquireError::TooLate(failed) => ("TOO_LATE", failed),
-        other => return invalid(other),
-    };
-    with_failed_acquire(code, error, failed)
-}
-
-fn with_failed_acquire(code: &str, error: &AcquireError, failed: &FailedAcquire) -> Value {
+/// Why a call failed.
+pub(crate) fn of_call(error: &CallError) -> Value {
     json!({
-        "code": code,
-        "message": error.to_string(),
-        "details": error.details(),
-        "resource": failed.resource,
-        "waited": to_ms(failed.waited),
-        "attempts": failed.attempts,
-        "heldHere": failed.held_here,
-        "foreign": failed.foreign,
-        "passesByItself": failed.passes_by_itself(),
-        "holder": failed.note.as_deref().map(note),
-        "reports": reports(&failed.reports),
+        "code": code(error.kind),
+        "message": error.message,
+        "details": error.details,
+        "resource": error.resource,
+        "waited": to_ms(error.waited),
+        "attempts": error.attempts,
+        "heldHere": error.held_here,
+        "foreign": error.foreign,
+        "passesByItself": error.passes_by_itself,
+        "holder": error.holder.as_deref().map(note),
+        "reports": reports(&error.reports),
+        "cause": error.cause.map(LossCause::as_str),
+        "recorded": error.recorded,
     })
 }
 
-pub(crate) fn of_extend(error: &ExtendError) -> Value {
-    match error {
-        ExtendError::Lost(cause) => lost(*cause),
-        ExtendError::NoQuorum(replies) => json!({
-            "code": "NOT_EXTENDED",
-            "message": error.to_string(),
-            "details": error.details(),
-            "reports": reports(replies),
-        }),
-        other => invalid(other),
-    }
-}
-
-pub(crate) fn lost(cause: LossCause) -> Value {
-    json!({ "code": "LOST", "message": format!("the lock is lost: {cause}"), "cause": cause.as_str() })
-}
-
-pub(crate) fn of_value(error: &ValueError) -> Value {
-    let code = match error {
-        ValueError::NotAcquired(error) => return of_acquire(error),
-        ValueError::LockLost(_) => "VALUE_LOCK_LOST",
-        ValueError::NoQuorum(_) => "VALUE_NO_QUORUM",
-        ValueError::Missing(_) => "VALUE_MISSING",
-        ValueError::Lost(_) => "VALUE_LOST",
-        ValueError::Exists(_) => "VALUE_EXISTS",
-        ValueError::Incomplete(_) => "VALUE_INCOMPLETE",
-        ValueError::Unknown(_) => "VALUE_UNKNOWN",
-        ValueError::OtherKind { .. } => "VALUE_OTHER_KIND",
-        ValueError::Ahead { .. } => "VALUE_AHEAD",
-        ValueError::ClocksDisagree { .. } => "VALUE_CLOCKS_DISAGREE",
-        ValueError::Stopped { .. } => "VALUE_STOPPED",
-        other => return invalid(other),
-    };
-    let mut failure = json!({
-        "code": code,
-        "message": error.to_string(),
-        "details": error.details(),
-        "reports": reports(error.reports()),
-    });
-    if let ValueError::Stopped {
-        cause, recorded, ..
-    } = error
-    {
-        failure["cause"] = cause.as_str().into();
-        failure["recorded"] = (*recorded).into();
-    }
-    failure
+/// The error that a native function throws.
+pub(crate) fn thrown(error: CallError) -> Error {
+    Error::from_reason(error.message)
 }
 
 /// The notice that a lock may be lost soon.

@@ -2,26 +2,27 @@
 //!
 //! JavaScript creates and settles all promises. No native thread enters JavaScript or waits for it:
 //!
-//! 1. A call from JavaScript starts a task on the home thread (`home.rs`), and returns the number of the call.
-//! 2. The task puts its reply into the mailbox of the JavaScript environment (`mailbox.rs`). The mailbox calls a weak
-//!    thread-safe function, which does not keep the process alive.
-//! 3. JavaScript takes all replies out of the mailbox at once (`bridge.rs`).
+//! 1. A call from JavaScript starts a task on the native thread of its `Redlock`, and returns the number of the call
+//!    (`bridge.rs`).
+//! 2. The task puts its reply into the mailbox of the JavaScript environment. The mailbox calls a weak thread-safe
+//!    function, which does not keep the process alive (`bell.rs`).
+//! 3. JavaScript takes all replies out of the mailbox at once (`messages.rs`).
 //!
-//! So the home thread renews locks even while the event loop is blocked.
+//! So the native thread renews locks even while the event loop is blocked. What does not depend on the language is in
+//! `bindings/common`.
 
+mod answers;
+mod bell;
 mod bridge;
-mod call;
 mod client;
 mod duration;
 mod election;
 mod failure;
 mod guard;
-mod held_lock;
-mod home;
 mod lock_options;
-mod log;
-mod mailbox;
+mod logs;
 mod memory;
+mod messages;
 mod once;
 mod quota;
 mod settings;

@@ -1,7 +1,8 @@
 //! The options of one acquire.
 
 use napi_derive::napi;
-use quorate::{AcquireError, LockRequest, Redlock};
+use quorate_bindings::error::{CallError, ErrorKind};
+use quorate_bindings::lock_options::{self, LockKind};
 
 use crate::duration::{from_ms, wait_from_ms};
 
@@ -30,37 +31,38 @@ pub struct LockOptions {
 }
 
 impl LockOptions {
-    /// The request with these options.
+    fn kind(&mut self) -> LockKind {
+        match (self.owner.take(), self.permits) {
+            (Some(owner), _) => LockKind::Owner(owner),
+            (_, Some(permits)) => LockKind::Permit(permits as usize),
+            _ if self.is_list == Some(true) => LockKind::All,
+            _ => LockKind::Exclusive,
+        }
+    }
+
+    /// The options as the library reads them.
     ///
     /// # Errors
     ///
-    /// [`AcquireError::InvalidResource`] if the id of the owner is not valid.
-    pub(crate) fn request(self, redlock: &Redlock) -> Result<LockRequest, AcquireError> {
-        let first = self.resources.first().cloned().unwrap_or_default();
-        let mut request = match (self.owner, self.permits) {
-            (Some(owner), _) => redlock.owner(owner)?.lock(first),
-            (_, Some(permits)) => redlock.semaphore(first, permits as usize),
-            _ if self.is_list == Some(true) => redlock.lock_all(self.resources),
-            _ => redlock.lock(first),
+    /// If `shared` is set for another kind of lock than one on a single name.
+    pub(crate) fn options(mut self) -> Result<lock_options::LockOptions, CallError> {
+        let kind = match (self.kind(), self.shared) {
+            (LockKind::Exclusive, Some(true)) => LockKind::Shared,
+            (_, Some(true)) => {
+                let text = "the option shared is only supported for a lock on a single name";
+                return Err(CallError::new(ErrorKind::Invalid, text));
+            }
+            (kind, _) => kind,
         };
-        if let Some(ttl) = self.ttl {
-            request = request.ttl(from_ms(ttl));
-        }
-        if let Some(wait) = self.wait {
-            request = request.wait(wait_from_ms(wait));
-        }
-        if let Some(max_hold) = self.max_hold {
-            request = request.max_hold(from_ms(max_hold));
-        }
-        if let Some(note) = self.note {
-            request = request.note(note);
-        }
-        if self.is_anonymous == Some(true) {
-            request = request.note(None);
-        }
-        if self.shared == Some(true) {
-            request = request.shared();
-        }
-        Ok(request.renewal(self.renewal.unwrap_or(true)))
+        Ok(lock_options::LockOptions {
+            names: self.resources.into_iter().map(String::into_bytes).collect(),
+            kind,
+            ttl: self.ttl.map(from_ms),
+            wait: self.wait.map(wait_from_ms),
+            max_hold: self.max_hold.map(from_ms),
+            renewal: self.renewal.unwrap_or(true),
+            note: self.note,
+            is_anonymous: self.is_anonymous == Some(true),
+        })
     }
 }

@@ -2,7 +2,7 @@
 
 use napi::bindgen_prelude::{Error, Result};
 use napi_derive::napi;
-use quorate::testing::{Condition, Masters, MemoryNode};
+use quorate_bindings::quorate::testing::{Condition, Masters, MemoryNode};
 
 /// The largest number of masters.
 const MAX_MASTERS: u32 = 64;

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use napi_derive::napi;
-use quorate::testing::Masters;
-use quorate::{BuildError, Order, RedlockBuilder, RestartGuard};
+use quorate_bindings::client_settings::ClientSettings;
+use quorate_bindings::error::CallError;
+use quorate_bindings::quorate::testing::Masters;
+use quorate_bindings::quorate::{self, Order, RedlockBuilder, RestartGuard};
 
 use crate::duration::{from_ms, wait_from_ms};
 
@@ -42,36 +44,23 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// [`BuildError::BadSetting`] for a certificate file or a variable that cannot be read.
+    /// If a setting is invalid, or if a certificate file or a variable cannot be read.
     pub(crate) fn builder(
         self,
-        memory: Option<&Masters>,
+        memory: Option<Masters>,
         from_env: bool,
-    ) -> Result<RedlockBuilder, BuildError> {
-        let (heartbeat, is_anonymous) = (self.heartbeat, self.is_anonymous);
-        let mut settings = self.settings();
+    ) -> Result<RedlockBuilder, CallError> {
+        let settings = ClientSettings {
+            heartbeat: self.heartbeat.map(from_ms),
+            is_anonymous: self.is_anonymous == Some(true),
+            settings: self.settings(),
+            memory,
+        };
         if from_env {
-            settings = settings.or(quorate::Settings::from_env()?);
-            if settings.masters.is_empty() {
-                let why =
-                    "is not set: name the masters, for example redis://10.0.0.1,redis://10.0.0.2";
-                return Err(BuildError::BadSetting {
-                    name: "QUORATE_MASTERS".into(),
-                    why: why.into(),
-                });
-            }
+            settings.or_env()?.builder()
+        } else {
+            settings.builder()
         }
-        let mut builder = settings.builder()?;
-        if let Some(heartbeat) = heartbeat {
-            builder = builder.heartbeat(from_ms(heartbeat));
-        }
-        if is_anonymous == Some(true) {
-            builder = builder.note(None);
-        }
-        if let Some(masters) = memory {
-            builder = builder.in_memory_on(masters);
-        }
-        Ok(builder)
     }
 
     /// The settings as the library reads them.

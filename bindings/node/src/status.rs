@@ -1,6 +1,6 @@
 //! The state of locks as data.
 
-use quorate::{
+use quorate_bindings::quorate::{
     Fault, Hold, KeyState, Listed, NodeStatus, SemaphoreStatus, Status, StatusVerdict, Waiter,
 };
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! The list of held locks, and the reports on the masters, as data.
 
-use quorate::{Inspection, Listing, MissingRight};
+use quorate_bindings::quorate::{Inspection, Listing, MissingRight};
 use serde_json::{Value, json};
 
 use crate::duration::to_ms;

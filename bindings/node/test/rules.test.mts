@@ -157,6 +157,25 @@ test('a lock that is not renewed gives a notice before it is lost', async () => 
   assert.equal(risks.length, 1)
 })
 
+test('an error of a listener is an uncaught error, and every other call is answered', async () => {
+  const body = `const masters = new quorate.Memory(3)
+    const [holder, other] = [new Redlock(masters), new Redlock(masters)]
+    process.on('uncaughtException', (error) => console.log(error.message))
+    // Ends the test if a call is never answered.
+    setTimeout(() => process.exit(9), 20_000).unref()
+    const guard = await holder.acquire('listener', { ttl: 1000, renewal: false })
+    guard.onAtRisk(500, () => { throw new Error('mine') })
+    const waiting = other.acquire('listener', { wait: 700 }).catch(({ code }) => code)
+    await sleep(50)
+    // The notice and the reply arrive together, the notice first.
+    const end = Date.now() + 850
+    while (Date.now() < end);
+    console.log(await waiting)`
+  const { out, err, code } = await start(servers.urls, body).done
+  assert.equal(code, 0, err)
+  assert.deepEqual(out.trim().split('\n').sort(), ['ERR_QUORATE_HELD', 'mine'])
+})
+
 test('logs of the native half reach the channel quorate:log', async () => {
   const messages: LogMessage[] = []
   const listener = (message: unknown) => messages.push(message as LogMessage)

@@ -10,6 +10,7 @@ import {
   StoppedError,
   ValueError,
 } from '../dist/index.mjs'
+import { start } from './programs.mjs'
 import { sleep } from './servers.mjs'
 
 const HOUR = 3_600_000
@@ -110,6 +111,50 @@ test('a body that loses its lock is stopped', async () => {
     return error instanceof StoppedError && error.recorded && error.cause === 'taken_away'
   })
   assert.equal((reason as { code: string }).code, 'ERR_QUORATE_LOST')
+})
+
+test('a body that ends before the event loop learns of the loss has outlived its lock', async () => {
+  const redlock = new Redlock(new Memory(3), { ttl: 300 })
+  const outlive = async (name: string): Promise<string> => {
+    await redlock.breakLock(name)
+    // The native thread notices the loss at its next renewal, after 100 ms.
+    const end = Date.now() + 1000
+    while (Date.now() < end);
+    return 'ended'
+  }
+  const once = redlock.once('outlived', HOUR)
+  await once.create()
+  const result = await once.atMostOnce(() => outlive('outlived'))
+  assert.deepEqual(result, { outcome: 'outlived', value: 'ended', cause: 'taken_away' })
+  assert.equal((await once.atMostOnce(() => 1)).outcome, 'alreadyDone')
+  const again = redlock.once('unrecorded', HOUR)
+  await again.create()
+  const unrecorded = await again.atLeastOnce(() => outlive('unrecorded'))
+  assert.ok(unrecorded.outcome === 'notRecorded' && unrecorded.value === 'ended')
+  assert.equal(unrecorded.error.code, 'ERR_QUORATE_VALUE_LOCK_LOST')
+  assert.equal((await again.atLeastOnce(() => 1)).outcome, 'done')
+})
+
+test('the process does not end while the body of a job runs', async () => {
+  const body = `const jobs = new Redlock(new quorate.Memory(3), { ttl: 300 })
+    await jobs.once('alive', 3_600_000).create()
+    const result = jobs.once('alive', 3_600_000).atMostOnce(async (signal) => {
+      await jobs.breakLock('alive')
+      // Nothing of the user keeps the process alive now.
+      await new Promise((resolve) => signal.addEventListener('abort', resolve))
+    })
+    await result.catch(({ code }) => console.log(code))`
+  const { out, err } = await start(['redis://127.0.0.1:1'], body).done
+  assert.equal(err, '')
+  assert.equal(out, 'ERR_QUORATE_VALUE_STOPPED\n')
+})
+
+test('the record of a job waits for the lock as long as its option says', async () => {
+  const redlock = new Redlock(new Memory(3), { wait: 60_000 })
+  await redlock.once('waiting', HOUR).create()
+  await using held = await redlock.acquire('waiting')
+  await assert.rejects(redlock.once('waiting', HOUR, { wait: 50 }).record(), { code: 'ERR_QUORATE_HELD' })
+  assert.ok(held.isValid())
 })
 
 test('a signal ends the wait of a job, and afterwards aborts its body', async () => {

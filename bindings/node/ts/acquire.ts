@@ -2,7 +2,8 @@
 
 import { run } from './bridge.js'
 import { Guard } from './guard.js'
-import type { NativeLockOptions, NativeRedlock } from './native.js'
+import type { NativeRedlock } from './native.js'
+import type { NativeLockOptions } from './options.js'
 
 /** Acquires a lock. Resolves to `null` if `isTry` is set and another client holds the lock. */
 export async function acquireWith(
@@ -13,8 +14,8 @@ export async function acquireWith(
   return run(
     (bridge) => redlock.acquire(bridge, options),
     ({ guard, call }) => (guard === undefined ? null : new Guard(guard, call)),
-    signal,
-  ).reply
+    { signal },
+  )
 }
 
 /** Acquires a lock, and waits for it. */

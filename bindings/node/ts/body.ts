@@ -5,13 +5,16 @@ import type { Guard } from './guard.js'
 /** A function that runs under a lock. The signal aborts when the lock is lost, or when the caller's signal aborts. */
 export type Body<T> = (signal: AbortSignal, guard: Guard) => T | Promise<T>
 
-/** A controller that also aborts when `outer` aborts. `detach` removes the listener. */
-export function linkedController(outer: AbortSignal | undefined): { controller: AbortController; detach(): void } {
+/** A signal that aborts when any of these signals aborts. `detach` removes the listeners. */
+export function linkedSignal(sources: (AbortSignal | undefined)[]): { signal: AbortSignal; detach(): void } {
   const controller = new AbortController()
-  const abort = () => controller.abort(outer?.reason)
-  outer?.addEventListener('abort', abort, { once: true })
-  if (outer?.aborted === true) abort()
-  return { controller, detach: () => outer?.removeEventListener('abort', abort) }
+  const abort = (event: Event) => controller.abort((event.target as AbortSignal).reason)
+  for (const source of sources) {
+    source?.addEventListener('abort', abort, { once: true })
+    if (source?.aborted === true) controller.abort(source.reason)
+  }
+  const detach = () => sources.forEach((source) => source?.removeEventListener('abort', abort))
+  return { signal: controller.signal, detach }
 }
 
 /**
@@ -19,18 +22,13 @@ export function linkedController(outer: AbortSignal | undefined): { controller: 
  * `LockLostError` if the lock was lost.
  */
 export async function runUnder<T>(guard: Guard, body: Body<T>, outer: AbortSignal | undefined): Promise<T> {
-  const lost = guard.signal
-  const { controller, detach } = linkedController(outer)
-  const abort = () => controller.abort(lost.reason)
-  lost.addEventListener('abort', abort, { once: true })
-  if (lost.aborted) abort()
+  const { signal, detach } = linkedSignal([guard.signal, outer])
   try {
-    const value = await body(controller.signal, guard)
+    const value = await body(signal, guard)
     guard.check()
     return value
   } finally {
     detach()
-    lost.removeEventListener('abort', abort)
     await guard.release()
   }
 }

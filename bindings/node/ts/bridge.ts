@@ -5,87 +5,98 @@
 
 import { MessageChannel } from 'node:worker_threads'
 import { onExit } from './exit.js'
-import { type AtRisk, errorOf, type Failure, type LossCause } from './errors.js'
+import { errorOf, type Failure, type LossCause } from './errors.js'
 import { logChannel } from './channels.js'
 import { type Message, native, type NativeBridge } from './native.js'
-
-/** An event that is not the reply to a call. */
-export interface Notice {
-  /** The lock was lost for this reason. */
-  lost?: LossCause
-  /** The lock may be lost soon. */
-  atRisk?: AtRisk
-  /** The body of a once-per-period job must run. */
-  turn?: { fencingToken: string | null }
-}
 
 interface PendingCall {
   resolve(message: Message): void
   reject(error: unknown): void
+  /** Whether the process must not end before the reply. */
+  keepsAlive: boolean
 }
 
 const pendingCalls = new Map<number, PendingCall>()
-const listeners = new Map<number, (notice: Notice) => void>()
+const lossListeners = new Map<number, (cause: LossCause) => void>()
 
 // Keeps the process alive while a call is pending, and only then. Unlike a timer, no test runner replaces it.
 const { port1: keepAlive, port2: otherEnd } = new MessageChannel()
 otherEnd.unref()
 keepAlive.unref()
+let keeping = 0
 
 export const bridge: NativeBridge = new native.Bridge(ring)
 onExit(bridge)
 
 function ring(): void {
-  for (const message of bridge.take()) {
-    if (message.notice !== undefined) deliver(message.call, message.notice)
-    else settle(message)
-  }
+  const messages = bridge.take()
+  // The record of a loss was written before the message about it.
+  for (const record of bridge.takeLogs()) logChannel.publish(JSON.parse(record))
+  for (const message of messages) receive(message)
 }
 
-function deliver(call: number, notice: string): void {
-  if (call === 0) logChannel.publish(JSON.parse(notice))
-  else listeners.get(call)?.(JSON.parse(notice) as Notice)
-}
-
-function settle(message: Message): void {
-  const pendingCall = pendingCalls.get(message.call)
-  if (pendingCall === undefined) {
-    // The call was cancelled, or nobody waits for it. Release the lock now: the garbage collector may come much later.
-    message.guard?.release(bridge)
-    listeners.delete(message.call)
-    return
+function receive(message: Message): void {
+  const { call, guard, value, failure } = message
+  const pendingCall = remove(call)
+  if (pendingCall !== undefined) {
+    if (failure !== undefined) pendingCall.reject(errorOf(JSON.parse(failure) as Failure))
+    else pendingCall.resolve(message)
+  } else if (guard !== undefined) {
+    // The call was cancelled. Release the lock now: the garbage collector may come much later.
+    guard.release(bridge)
+  } else if (value !== undefined) {
+    lossListeners.get(call)?.((JSON.parse(value) as { lost: LossCause }).lost)
   }
-  remove(message.call)
-  if (message.failure !== undefined) pendingCall.reject(errorOf(JSON.parse(message.failure) as Failure))
-  else pendingCall.resolve(message)
 }
 
 function add(call: number, pendingCall: PendingCall): void {
-  if (pendingCalls.size === 0) keepAlive.ref()
+  if (pendingCall.keepsAlive) beginKeeping()
   pendingCalls.set(call, pendingCall)
 }
 
-function remove(call: number): boolean {
-  if (!pendingCalls.delete(call)) return false
-  if (pendingCalls.size === 0) keepAlive.unref()
-  return true
+function remove(call: number): PendingCall | undefined {
+  const pendingCall = pendingCalls.get(call)
+  pendingCalls.delete(call)
+  if (pendingCall?.keepsAlive === true) endKeeping()
+  return pendingCall
+}
+
+function beginKeeping(): void {
+  if (keeping++ === 0) keepAlive.ref()
+}
+
+function endKeeping(): void {
+  if (--keeping === 0) keepAlive.unref()
+}
+
+/** Keeps the process alive until the work ends. */
+export async function keepingAlive<T>(work: () => Promise<T>): Promise<T> {
+  beginKeeping()
+  return work().finally(endKeeping)
+}
+
+/** How to wait for a reply. */
+interface Waiting {
+  /** Ends the wait: the call is cancelled, and everything that it got is released. */
+  signal?: AbortSignal | undefined
+  /** Whether the process may end before the reply. */
+  inBackground?: boolean
 }
 
 /**
- * Starts a native call and waits for its reply. `convert` runs before any other message is delivered, so it can
- * register a listener without missing a notice. If `signal` aborts first, the call is cancelled, everything that it got
- * is released, and the promise rejects with the reason of the signal.
+ * Starts a native call and waits for its reply. `convert` runs before any other message is received, so it can
+ * register a listener without missing a loss. If the signal aborts first, the promise rejects with its reason.
  */
-export function run<T>(
+export async function run<T>(
   start: (bridge: NativeBridge) => number,
   convert: (message: Message) => T,
-  signal?: AbortSignal,
-): { call: number; reply: Promise<T> } {
+  { signal, inBackground = false }: Waiting = {},
+): Promise<T> {
   signal?.throwIfAborted()
   const call = start(bridge)
-  const reply = new Promise<T>((resolve, reject) => {
+  return new Promise<T>((resolve, reject) => {
     const abort = () => {
-      if (!remove(call)) return
+      if (remove(call) === undefined) return
       bridge.abort(call)
       reject(signal?.reason)
     }
@@ -104,25 +115,25 @@ export function run<T>(
         finish()
         reject(error)
       },
+      keepsAlive: !inBackground,
     })
   })
-  return { call, reply }
 }
 
 /** Starts a native call whose reply is a value. */
 export async function ask<T>(
   start: (bridge: NativeBridge) => number,
   revive: (value: any) => T,
-  signal?: AbortSignal,
+  waiting?: Waiting,
 ): Promise<T> {
-  return run(start, (message) => revive(JSON.parse(message.value ?? 'null')), signal).reply
+  return run(start, (message) => revive(JSON.parse(message.value ?? 'null')), waiting)
 }
 
-/** Calls `listener` for each notice of this call. */
-export function listen(call: number, listener: (notice: Notice) => void): void {
-  listeners.set(call, listener)
+/** Calls `listener` if the lock that this call has acquired is lost. A release is no loss. */
+export function onLoss(call: number, listener: (cause: LossCause) => void): void {
+  lossListeners.set(call, listener)
 }
 
 export function stopListening(call: number): void {
-  listeners.delete(call)
+  lossListeners.delete(call)
 }

@@ -46,8 +46,8 @@ export class Election {
     return run(
       (bridge) => this.#native.campaign(bridge, note ?? undefined),
       ({ guard, call }) => new Leadership(guard!, call),
-      signalOf(options),
-    ).reply
+      { signal: signalOf(options) },
+    )
   }
 
   /**
@@ -61,7 +61,7 @@ export class Election {
     const revive = (leader: any): Leader | null =>
       leader === null ? null : { term: BigInt(leader.term), note: reviveNote(leader.note) }
     try {
-      for (;;) yield await ask((bridge) => observation.next(bridge), revive, signal)
+      for (;;) yield await ask((bridge) => observation.next(bridge), revive, { signal })
     } finally {
       observation.close()
     }

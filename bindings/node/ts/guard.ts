@@ -1,9 +1,9 @@
 /** A held lock. */
 
-import { ask, bridge, listen, type Notice, stopListening } from './bridge.js'
+import { ask, bridge, onLoss, stopListening } from './bridge.js'
 import { lostChannel } from './channels.js'
 import { type AtRisk, lossError, type LossCause } from './errors.js'
-import type { NativeGuard } from './native.js'
+import type { NativeBridge, NativeGuard, NativeRiskWatcher } from './native.js'
 import { checkTime } from './options.js'
 
 const GUARD = Symbol('quorate.guard')
@@ -35,9 +35,9 @@ export class Guard {
     this.#call = call
     // The listener must not keep the guard alive.
     const reference = new WeakRef(this)
-    listen(call, (notice) => {
+    onLoss(call, (cause) => {
       const guard = reference.deref()
-      if (guard !== undefined) guard.#notice(notice)
+      if (guard !== undefined) guard.#lose(cause)
     })
     collected.register(this, { call, names: JSON.stringify(native.resources.join(', ')) }, this)
   }
@@ -68,7 +68,7 @@ export class Guard {
   /** Why the lock ended; `null` while it is held. */
   get lost(): LossCause | null {
     if (this.#cause !== null) return this.#cause
-    return this.isValid() ? null : 'expired'
+    return this.isValid() ? null : (this.#native.lost ?? 'expired')
   }
 
   /**
@@ -103,12 +103,8 @@ export class Guard {
   onAtRisk(margin: number, listener: (risk: AtRisk) => void): void {
     checkTime('margin', margin)
     this.#riskListeners.add(listener)
-    const call = this.#native.watchRisk(bridge, margin as number)
-    const [guard, callback] = [new WeakRef(this), new WeakRef(listener)]
-    listen(call, ({ atRisk }) => {
-      const found = callback.deref()
-      if (atRisk !== undefined && found !== undefined && guard.deref()?.lost === null) found(atRisk)
-    })
+    const watcher = this.#native.watchRisk(margin as number)
+    void watchRisk(watcher, new WeakRef(this), new WeakRef(listener))
   }
 
   /**
@@ -146,11 +142,28 @@ export class Guard {
     await this.release()
   }
 
-  #notice({ lost }: Notice): void {
-    if (lost === undefined || this.#cause !== null) return
-    this.#cause = lost
+  #lose(cause: LossCause): void {
+    if (this.#cause !== null) return
+    this.#cause = cause
     const { resources, fencingToken } = this
-    if (lostChannel.hasSubscribers) lostChannel.publish({ resources, fencingToken, cause: lost })
-    this.#controller?.abort(lossError(lost))
+    if (lostChannel.hasSubscribers) lostChannel.publish({ resources, fencingToken, cause })
+    this.#controller?.abort(lossError(cause))
+  }
+}
+
+/** Calls the listener for each notice, until the lock ends. Keeps neither the guard nor the listener. */
+async function watchRisk(
+  watcher: NativeRiskWatcher,
+  guard: WeakRef<Guard>,
+  listener: WeakRef<(risk: AtRisk) => void>,
+): Promise<void> {
+  for (;;) {
+    const start = (bridge: NativeBridge) => watcher.next(bridge)
+    const { atRisk } = await ask<{ atRisk?: AtRisk }>(start, (reply) => reply, { inBackground: true })
+    if (atRisk === undefined) return
+    // An error of the listener ends neither this loop nor the delivery of other messages.
+    queueMicrotask(() => {
+      if (guard.deref()?.lost === null) listener.deref()?.(atRisk)
+    })
   }
 }

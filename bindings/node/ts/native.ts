@@ -1,6 +1,8 @@
 /** The native half of the package, and how it is loaded. */
 
 import { arch, platform } from 'node:process'
+import type { LossCause } from './errors.js'
+import type { NativeLockOptions, NativeSettings } from './options.js'
 
 /** One message from the native threads. */
 export interface Message {
@@ -8,13 +10,12 @@ export interface Message {
   guard?: NativeGuard
   value?: string
   failure?: string
-  notice?: string
 }
 
 export interface NativeBridge {
   take(): Message[]
+  takeLogs(): string[]
   abort(call: number): void
-  endBody(call: number, hasSucceeded: boolean): void
   openCalls(): number
   log(level: string): void
   releaseAll(isProcess: boolean): number
@@ -25,48 +26,17 @@ export interface NativeGuard {
   readonly slot: number | null
   readonly resources: string[]
   readonly remaining: number
+  readonly lost: LossCause | null
   isValid(): boolean
   release(bridge: NativeBridge): number
   extend(bridge: NativeBridge, ttl: number): number
-  watchRisk(bridge: NativeBridge, margin: number): number
+  watchRisk(margin: number): NativeRiskWatcher
+  record(bridge: NativeBridge): number
+  stopped(recorded: boolean): string | null
 }
 
-export interface NativeLockOptions {
-  resources: string[]
-  isList?: boolean
-  permits?: number
-  owner?: string
-  shared?: boolean
-  ttl?: number
-  wait?: number
-  maxHold?: number
-  renewal?: boolean
-  note?: string
-  isAnonymous?: boolean
-  isTry?: boolean
-}
-
-export interface NativeSettings {
-  masters?: string[]
-  nextMasters?: string[]
-  mastersGeneration?: number
-  mastersName?: string
-  ttl?: number
-  maxTtl?: number
-  wait?: number
-  nodeTimeout?: number
-  connectTimeout?: number
-  heartbeat?: number
-  maxHold?: number
-  prefix?: string
-  fencing?: boolean
-  isFair?: boolean
-  restartGuard?: string
-  note?: string
-  isAnonymous?: boolean
-  caFile?: string
-  clientCert?: string
-  clientKey?: string
+export interface NativeRiskWatcher {
+  next(bridge: NativeBridge): number
 }
 
 export interface NativeRedlock {
@@ -95,7 +65,8 @@ export interface NativeOnce {
   create(bridge: NativeBridge): number
   dropRecord(bridge: NativeBridge): number
   record(bridge: NativeBridge): number
-  run(bridge: NativeBridge, atMostOnce: boolean): number
+  atMostOnce(bridge: NativeBridge): number
+  atLeastOnce(bridge: NativeBridge): number
 }
 
 export interface NativeElection {

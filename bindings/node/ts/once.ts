@@ -1,9 +1,17 @@
 /** Work that runs once per period, on one of many machines. */
 
-import { ask, bridge, listen, run, stopListening } from './bridge.js'
-import { linkedController } from './body.js'
-import { errorOf, lossError, type LossCause, StoppedError, type ValueError } from './errors.js'
-import { native, type NativeOnce, type NativeRedlock } from './native.js'
+import { ask, keepingAlive, run } from './bridge.js'
+import { linkedSignal } from './body.js'
+import { errorOf, type Failure, type LossCause, type ValueError } from './errors.js'
+import { Guard } from './guard.js'
+import {
+  type Message,
+  native,
+  type NativeBridge,
+  type NativeGuard,
+  type NativeOnce,
+  type NativeRedlock,
+} from './native.js'
 import { checkName, checkTime, nativeWait, signalOf } from './options.js'
 
 /** One period, for example a month of a calendar. All machines must compute the same start. */
@@ -72,7 +80,13 @@ export class Once {
    * period, and never does it twice. An error of the body rejects the promise; the period stays recorded.
    */
   async atMostOnce<T>(body: OnceBody<T>, options?: { signal?: AbortSignal }): Promise<OnceResult<T>> {
-    return this.#run(true, body, signalOf(options))
+    const signal = signalOf(options)
+    const turn = await takeTurn((bridge) => this.#native.atMostOnce(bridge), signal)
+    if ('outcome' in turn) return turn
+    return underTurn(turn, body, signal, true, async (value) => {
+      const cause = turn.guard.lost
+      return cause === null ? { outcome: 'done', value } : { outcome: 'outlived', value, cause }
+    })
   }
 
   /**
@@ -80,47 +94,65 @@ export class Once {
    * error, a later call runs the body again. So the body must be idempotent.
    */
   async atLeastOnce<T>(body: OnceBody<T>, options?: { signal?: AbortSignal }): Promise<OnceResult<T>> {
-    return this.#run(false, body, signalOf(options))
-  }
-
-  async #run<T>(atMostOnce: boolean, body: OnceBody<T>, outer: AbortSignal | undefined): Promise<OnceResult<T>> {
-    outer?.throwIfAborted()
-    // Aborts the call while it waits for the lock, and the signal of the body afterwards.
-    const waiting = linkedController(outer)
-    const { controller, detach } = linkedController(outer)
-    let running: Promise<T> | undefined
-    const start = () => this.#native.run(bridge, atMostOnce)
-    const { call, reply } = run(start, ({ value }) => JSON.parse(value ?? 'null'), waiting.controller.signal)
-    listen(call, ({ turn }) => {
-      if (turn === undefined) return
-      waiting.detach()
-      const token = turn.fencingToken === null ? null : BigInt(turn.fencingToken)
-      running = Promise.resolve().then(() => body(controller.signal, token))
-      running.then(
-        () => bridge.endBody(call, true),
-        () => bridge.endBody(call, false),
-      )
+    const signal = signalOf(options)
+    const turn = await takeTurn((bridge) => this.#native.atLeastOnce(bridge), signal)
+    if ('outcome' in turn) return turn
+    return underTurn(turn, body, signal, false, async (value) => {
+      try {
+        await ask((bridge) => turn.native.record(bridge), () => undefined)
+        return { outcome: 'done', value }
+      } catch (error) {
+        return { outcome: 'notRecorded', value, error: error as ValueError }
+      }
     })
-    try {
-      return await resultOf(await reply, running)
-    } catch (error) {
-      if (error instanceof StoppedError) controller.abort(lossError(error.cause))
-      await running?.catch(() => undefined)
-      throw error
-    } finally {
-      stopListening(call)
-      waiting.detach()
-      detach()
-    }
   }
 }
 
-/** The result of a call whose body has ended, with the value of the body. Throws the error of the body. */
-async function resultOf<T>(outcome: any, running: Promise<T> | undefined): Promise<OnceResult<T>> {
-  if (outcome.outcome === 'alreadyDone') return outcome
-  const value = (await running) as T
-  if (outcome.outcome === 'notRecorded') {
-    return { outcome: 'notRecorded', value, error: errorOf(outcome.failure) as ValueError }
+/** The lock of a job whose work must be done now. */
+interface Turn {
+  guard: Guard
+  native: NativeGuard
+}
+
+interface AlreadyDone {
+  outcome: 'alreadyDone'
+  next: number
+}
+
+/** Starts a job. The signal ends the wait for its lock. */
+async function takeTurn(
+  start: (bridge: NativeBridge) => number,
+  signal: AbortSignal | undefined,
+): Promise<Turn | AlreadyDone> {
+  const convert = ({ guard, value, call }: Message): Turn | AlreadyDone => {
+    if (guard !== undefined) return { guard: new Guard(guard, call), native: guard }
+    return { outcome: 'alreadyDone', ...(JSON.parse(value!) as { next: number }) }
   }
-  return { ...outcome, value }
+  return run(start, convert, { signal })
+}
+
+/**
+ * Runs `body` under the lock of its job, then `end`, and releases the lock. Rejects with a `StoppedError` if the lock
+ * was lost before the body ended, and otherwise with the error of the body.
+ */
+async function underTurn<T>(
+  { guard, native }: Turn,
+  body: OnceBody<T>,
+  outer: AbortSignal | undefined,
+  isRecorded: boolean,
+  end: (value: T) => Promise<OnceResult<T>>,
+): Promise<OnceResult<T>> {
+  const lost = guard.signal
+  const { signal, detach } = linkedSignal([lost, outer])
+  const throwIfStopped = () => {
+    const failure = lost.aborted ? native.stopped(isRecorded) : null
+    if (failure !== null) throw errorOf(JSON.parse(failure) as Failure)
+  }
+  try {
+    const running = keepingAlive(async () => body(signal, guard.fencingToken))
+    return await end(await running.finally(throwIfStopped))
+  } finally {
+    detach()
+    await guard.release()
+  }
 }

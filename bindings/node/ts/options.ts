@@ -1,7 +1,6 @@
 /** The options of this package, and their check. Times are in milliseconds. */
 
 import { InvalidSettingsError } from './errors.js'
-import type { NativeLockOptions, NativeSettings } from './native.js'
 
 /** Options of one acquire. An option that is not given has the value of the `Redlock`. */
 export interface LockOptions {
@@ -64,6 +63,30 @@ export interface RedlockOptions {
   clientCert?: string
   /** For `rediss://`: a PEM file with the private key of this client. */
   clientKey?: string
+}
+
+/** A note and a wait for the native half: `isAnonymous` for the note `null`, a negative `wait` for no limit. */
+interface NativeNoteAndWait {
+  wait?: number
+  note?: string
+  isAnonymous?: boolean
+}
+
+/** The names and options of one acquire for the native half. */
+export interface NativeLockOptions extends Omit<LockOptions, 'note' | 'signal'>, NativeNoteAndWait {
+  resources: string[]
+  /** Whether `resources` is a list, even with one name. */
+  isList?: boolean
+  permits?: number
+  owner?: string
+  /** Whether to make only one attempt. */
+  isTry?: boolean
+}
+
+/** The settings of a `Redlock` for the native half. */
+export interface NativeSettings extends Omit<RedlockOptions, 'note' | 'fair'>, NativeNoteAndWait {
+  masters?: string[]
+  isFair?: boolean
 }
 
 type Check = (name: string, value: unknown) => void
