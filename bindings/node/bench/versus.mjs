@@ -1,43 +1,28 @@
 /**
- * Compares this package with npm `redlock` 5, on five masters of this machine, in interleaved rounds: `scripts/node bench`.
- * Prints the median of the rounds. ROUNDS=3 SECONDS=3 change the number and the length of the rounds.
+ * Compares this package with npm `redlock` 5, on five masters of this machine: `scripts/node bench`. Prints each goal
+ * of the package, with the median of the rounds. In each round, both packages take turns. ROUNDS=3 SECONDS=3 change the
+ * number of rounds and the time of one measurement.
  */
 
-import { spawn } from 'node:child_process'
-import { createServer } from 'node:net'
-import { tmpdir } from 'node:os'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { Redis } from 'ioredis'
+import { execFile } from 'node:child_process'
 import { createRequire } from 'node:module'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
+import { Redis } from 'ioredis'
 import { Redlock } from '../dist/index.mjs'
+import { Servers } from '../test-dist/servers.mjs'
 
 const { default: OtherRedlock } = createRequire(import.meta.url)('redlock')
 const ROUNDS = Number(process.env.ROUNDS ?? 3)
 const SECONDS = Number(process.env.SECONDS ?? 3)
 const TASKS = 64
 
-function freePort() {
-  return new Promise((resolve) => {
-    const server = createServer().listen(0, '127.0.0.1', () => {
-      const { port } = server.address()
-      server.close(() => resolve(port))
-    })
-  })
-}
-
-const ports = []
-const servers = []
-for (let n = 0; n < 5; n++) {
-  const port = await freePort()
-  const options = ['--port', `${port}`, '--bind', '127.0.0.1', '--save', '', '--appendonly', 'no', '--dir', tmpdir()]
-  servers.push(spawn('redis-server', options, { stdio: 'ignore' }))
-  ports.push(port)
-}
-process.on('exit', () => servers.forEach((server) => server.kill('SIGKILL')))
-await sleep(1000)
-
-const quorate = new Redlock(ports.map((port) => `redis://127.0.0.1:${port}`), { restartGuard: 'off' })
-const clients = ports.map((port) => new Redis(port, '127.0.0.1'))
+const servers = new Servers()
+process.on('exit', () => servers.close())
+await servers.start()
+const quorate = new Redlock(servers.urls, { restartGuard: 'off' })
+const clients = servers.ports.map((port) => new Redis(port, '127.0.0.1'))
 const redlock = new OtherRedlock(clients, { retryCount: 100, retryDelay: 10, retryJitter: 10 })
 
 const cycles = {
@@ -72,23 +57,68 @@ async function manyTasks(cycle) {
   }
   await Promise.all(Array.from({ length: TASKS }, task))
   const { user, system } = process.cpuUsage(used)
-  return { rate: locks / ((performance.now() - start) / 1000), cpu: (user + system) / locks }
+  return { rate: locks / ((performance.now() - start) / 1000), processor: (user + system) / locks }
 }
 
-const results = { quorate: [], redlock: [] }
-for (const cycle of Object.values(cycles)) for (let n = 0; n < 200; n++) await cycle('warm')
-for (let round = 0; round < ROUNDS; round++) {
-  for (const [name, cycle] of Object.entries(cycles)) {
-    results[name].push({ p50: await oneClient(cycle), ...(await manyTasks(cycle)) })
+/** Median time of a cycle while one master does not answer. */
+async function oneMasterStopped(cycle) {
+  const stopped = servers.processes[0]
+  stopped.kill('SIGSTOP')
+  try {
+    // After its first missed answers, the client no longer waits for this master.
+    await sleep(500)
+    return await oneClient(cycle)
+  } finally {
+    stopped.kill('SIGCONT')
+    await sleep(500)
   }
 }
-const column = (name, field) => median(results[name].map((result) => result[field]))
-for (const [field, text] of [
-  ['p50', 'one client, p50 of a cycle, us'],
-  ['rate', '64 tasks, locks a second'],
-  ['cpu', '64 tasks, processor time a lock, us'],
-]) {
-  const [own, other] = [column('quorate', field), column('redlock', field)]
-  console.log(`${text}: quorate ${own.toFixed(0)}, redlock ${other.toFixed(0)}, ratio ${(own / other).toFixed(2)}`)
+
+/** How much the memory of another process grows over 100,000 locks, in MiB. */
+async function memory() {
+  const program = fileURLToPath(new URL('memory.mjs', import.meta.url))
+  const { stdout } = await promisify(execFile)(process.execPath, ['--expose-gc', program, ...servers.urls])
+  const { before, after } = JSON.parse(stdout)
+  return after - before
 }
+
+async function round(names) {
+  const results = {}
+  for (const name of names) results[name] = { p50: await oneClient(cycles[name]) }
+  for (const name of names) Object.assign(results[name], await manyTasks(cycles[name]))
+  results.stopped = await oneMasterStopped(cycles.quorate)
+  results.growth = await memory()
+  return results
+}
+
+for (const cycle of Object.values(cycles)) for (let n = 0; n < 200; n++) await cycle('warm')
+const rounds = []
+for (let n = 0; n < ROUNDS; n++) {
+  rounds.push(await round(n % 2 === 0 ? ['quorate', 'redlock'] : ['redlock', 'quorate']))
+}
+
+const of = (measure) => median(rounds.map(measure))
+
+/** Prints one goal. `isLeast`: whether the goal is the smallest good value, instead of the largest one. */
+function print(text, value, goal, isLeast, figures) {
+  const isMet = isLeast ? value >= goal : value <= goal
+  const limit = `${isLeast ? 'at least' : 'at most'} ${goal}`
+  console.log(`${text}: ${value.toFixed(2)} (goal: ${limit}, ${isMet ? 'met' : 'MISSED'}; ${figures})`)
+}
+
+function compare(text, field, goal, isLeast) {
+  const [own, other] = ['quorate', 'redlock'].map((name) => of((result) => result[name][field]).toFixed(0))
+  const ratio = of(({ quorate, redlock }) => quorate[field] / redlock[field])
+  print(text, ratio, goal, isLeast, `quorate ${own}, redlock ${other}`)
+}
+
+console.log(`medians of ${ROUNDS} rounds; ratios to npm redlock 5 where nothing else is said`)
+compare('one client, time of a cycle (us)', 'p50', 1.75, false)
+compare('64 tasks, locks a second', 'rate', 1.25, true)
+compare('64 tasks, processor time of a lock (us)', 'processor', 0.7, false)
+const [up, stopped] = [of(({ quorate }) => quorate.p50).toFixed(0), of((result) => result.stopped).toFixed(0)]
+const slower = of((result) => result.stopped / result.quorate.p50)
+print('one of five masters stopped, time of a cycle, ratio to all running', slower, 1.2, false, `${stopped} us, ${up} us`)
+const growths = rounds.map(({ growth }) => growth.toFixed(1)).join(', ')
+print('memory over 100,000 cycles, growth (MiB)', of(({ growth }) => growth), 4, false, `each round: ${growths}`)
 process.exit(0)
