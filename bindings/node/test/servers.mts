@@ -92,10 +92,13 @@ export class Servers {
     })
   }
 
-  /** The lock keys and queue keys whose names contain `name`, without fencing counters, notes and tickets. */
+  /**
+   * The lock keys and queue keys whose names contain `name`, without fencing counters, notes, tickets, and the marker
+   * that a force-release leaves.
+   */
   async keys(name: string): Promise<string[]> {
     const replies = await Promise.all(this.ports.map((port) => this.command(port, 'KEYS *')))
-    const isLeft = (key: string) => key.includes(name) && !/^quorate:(ticket|note|fence):/.test(key)
+    const isLeft = (key: string) => key.includes(name) && !/^quorate:(ticket|note|fence|broken):/.test(key)
     return replies.flatMap((reply, n) => reply.split('\r\n').filter(isLeft).map((key) => `${this.ports[n]} ${key}`))
   }
 
