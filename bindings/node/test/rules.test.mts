@@ -126,6 +126,36 @@ test('10,000 cancelled acquires leave no key', async () => {
   assert.ok(acquired < 10_000, `${acquired} of 10,000 acquires were not cancelled`)
 })
 
+test('10,000 cancelled waits leave no key', async () => {
+  const names = Array.from({ length: 10 }, (_, n) => `waits-${n}`)
+  const held = await Promise.all(names.map((name) => redlock.acquire(name)))
+  const ofHolder = (await servers.keys('waits-')).sort()
+  assert.ok(ofHolder.length >= 3 * names.length)
+  const other = new Redlock(servers.urls, options)
+  let cancelled = 0
+  for (let round = 0; round < 200; round++) {
+    const controllers = Array.from({ length: 50 }, () => new AbortController())
+    const waits = controllers.map(async ({ signal }, n) => {
+      await assert.rejects(other.acquire(names[n % names.length]!, { wait: Infinity, signal }), { name: 'AbortError' })
+      cancelled += 1
+    })
+    if (round % 20 === 0) {
+      const end = Date.now() + 20_000
+      while ((await servers.keys('waits-')).length <= ofHolder.length) {
+        assert.ok(Date.now() < end, 'the waiters must be in the queue')
+      }
+    }
+    controllers.forEach((controller, n) => setTimeout(() => controller.abort(), (n % 8) * 0.7 + (round % 7)))
+    await Promise.all(waits)
+  }
+  assert.equal(cancelled, 10_000)
+  // While the locks are still held, only the keys of their holder are left.
+  assert.deepEqual((await servers.keysAfter('waits-', 1000, ofHolder.length)).sort(), ofHolder)
+  assert.ok(held.every((guard) => guard.isValid()))
+  await Promise.all(held.map((guard) => guard.release()))
+  assert.deepEqual(await servers.keysAfter('waits-', 1000), [])
+})
+
 test('a loss aborts the signal of the guard and of using', async () => {
   const guard = await redlock.acquire('lost', { ttl: 1000 })
   await redlock.breakLock('lost')
@@ -422,6 +452,43 @@ test('workers that are terminated in mid-flight leave no key', async () => {
     await Promise.all(workers.map((worker) => worker.terminate()))
   }
   assert.deepEqual(await servers.keysAfter('flight-', 2000), [])
+})
+
+test('workers that are terminated in any kind of call leave no key', async () => {
+  await using held = await redlock.acquire('calls-held')
+  await redlock.once('calls-once', 10).create()
+  await redlock.quota('calls-quota').create(1_000_000)
+  const ofHolder = (await servers.keys('calls-')).sort()
+  const body = `const { subscribe } = require('node:diagnostics_channel')
+    const forever = async (work) => { for (;;) await work() }
+    const ignore = () => undefined
+    subscribe('quorate:log', ignore)
+    require(${JSON.stringify(INDEX)}).publishLogs('trace')
+    const wait = 20000
+    redlock.acquire('calls-held', { wait: Infinity }).catch(ignore)
+    forever(() => redlock.election('calls-election').campaign('note').then((leadership) => leadership.resign()))
+    forever(() => redlock.once('calls-once', 10, { wait }).atMostOnce(() => 1))
+    forever(() => redlock.once('calls-once', 10, { wait }).atLeastOnce(() => 1))
+    forever(() => redlock.quota('calls-quota', { wait }).take())
+    forever(() => redlock.permit('calls-permit', 2).then((guard) => guard.release()))
+    forever(() => redlock.list('calls-'))
+    forever(() => redlock.using('calls-using', async (signal, guard) => {
+      guard.onAtRisk(1000, ignore)
+      await guard.extend(20000)
+    }))
+    ;(async () => { for await (const leader of redlock.election('calls-election').observe()) ignore(leader) })()
+    redlock.list('calls-').then(() => parentPort.postMessage('started'))`
+  for (let round = 0; round < 10; round++) {
+    const workers = startWorkers(4, body)
+    await firstMessages(workers)
+    await sleep(13 * round)
+    await Promise.all(workers.map((worker) => worker.terminate()))
+  }
+  assert.deepEqual((await servers.keysAfter('calls-', 2000, ofHolder.length)).sort(), ofHolder)
+  assert.ok(held.isValid())
+  for (const name of ['calls-election', 'calls-permit', 'calls-using', 'calls-once', 'calls-quota']) {
+    await (await redlock.acquire(name, { wait: 5000 })).release()
+  }
 })
 
 test('the end of the process releases the locks of its workers', async () => {
