@@ -460,12 +460,14 @@ test('workers that are terminated in any kind of call leave no key', async () =>
   await redlock.quota('calls-quota').create(1_000_000)
   const ofHolder = (await servers.keys('calls-')).sort()
   const body = `const { subscribe } = require('node:diagnostics_channel')
-    const forever = async (work) => { for (;;) await work() }
     const ignore = () => undefined
+    // On a busy machine, calls may fail.
+    const pass = (error) => { if (!error.code?.startsWith('ERR_QUORATE_')) throw error }
+    const forever = async (work) => { for (;;) await work().catch(pass) }
     subscribe('quorate:log', ignore)
     require(${JSON.stringify(INDEX)}).publishLogs('trace')
     const wait = 20000
-    redlock.acquire('calls-held', { wait: Infinity }).catch(ignore)
+    redlock.acquire('calls-held', { wait: Infinity }).catch(pass)
     forever(() => redlock.election('calls-election').campaign('note').then((leadership) => leadership.resign()))
     forever(() => redlock.once('calls-once', 10, { wait }).atMostOnce(() => 1))
     forever(() => redlock.once('calls-once', 10, { wait }).atLeastOnce(() => 1))
