@@ -11,7 +11,7 @@ pub(crate) trait Close: Send + Sync {
     fn close(&self) -> usize;
 }
 
-/// What the end of this process must close.
+/// The list of everything that the end of this process must close.
 #[derive(Default)]
 struct List {
     in_use: Vec<Weak<dyn Close>>,

@@ -8,8 +8,8 @@
 //!    function, which does not keep the process alive (`bell.rs`).
 //! 3. JavaScript takes all replies out of the mailbox at once (`messages.rs`).
 //!
-//! So the native thread renews locks even while the event loop is blocked. What does not depend on the language is in
-//! `bindings/common`.
+//! So the native thread renews locks even while the event loop is blocked. The code that does not depend on the language
+//! is in `bindings/common`.
 
 mod answers;
 mod bell;
