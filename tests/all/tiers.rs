@@ -73,9 +73,10 @@ const SEEDS: [(&str, &str); 6] = [
 ];
 
 /// The steps of the scripts: for each step, the name of its table row in CONTRIBUTING.md, and its command.
-const STEPS: [(&str, &str); 12] = [
+const STEPS: [(&str, &str); 13] = [
     ("examples on pages and in rustdoc", "cargo test --doc"),
     ("programs in `examples/`", "scripts/examples"),
+    ("packages for Python and Node.js", "scripts/python quick"),
     ("server versions", "scripts/versions"),
     ("fuzz targets, a minute each", "scripts/fuzz 60"),
     ("order of threads (loom)", "--cfg quorate_loom"),
