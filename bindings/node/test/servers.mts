@@ -102,12 +102,13 @@ export class Servers {
     return replies.flatMap((reply, n) => reply.split('\r\n').filter(isLeft).map((key) => `${this.ports[n]} ${key}`))
   }
 
-  /** The keys that are left when there are no more than `kept`, or after `within` milliseconds. */
-  async keysAfter(name: string, within: number, kept = 0): Promise<string[]> {
+  /** The keys that are left when there are none or after `within` milliseconds, without those in `kept`. */
+  async keysAfter(name: string, within: number, kept: string[] = []): Promise<string[]> {
     const end = Date.now() + within
     for (;;) {
-      const left = await this.keys(name)
-      if (left.length <= kept || Date.now() > end) return left
+      const keys = await this.keys(name)
+      const left = keys.filter((key) => !kept.includes(key.slice(key.indexOf(' ') + 1)))
+      if (left.length === 0 || Date.now() > end) return left
       await sleep(10)
     }
   }
