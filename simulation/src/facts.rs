@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use quorate::ValueError;
 use quorate::node::{Answer, Claim, Extended, Fault, Request, Token};
+use quorate_model::history::{AttemptId, EventKind, Verb as ModelVerb};
+use quorate_model::rules::{Answer as ModelAnswer, LockKey, StoredLock};
 
 use crate::change_plan::Sets;
 use crate::clock::Clock;
 use crate::happening::Happening;
+use crate::history::{number_of, value_of};
 use crate::kind::{Kind, Scope, ValueStep};
 use crate::locker::Hold;
 
@@ -35,6 +38,18 @@ impl LockState {
             holder: None,
             expires_us: 0,
             ..self
+        }
+    }
+
+    /// This state in the words of the model.
+    pub(crate) fn to_model(self) -> StoredLock {
+        let key = self.holder.map(|holder| LockKey {
+            value: number_of(&holder).unwrap_or(u128::MAX),
+            expires: self.expires_us,
+        });
+        StoredLock {
+            key,
+            counter: self.counter,
         }
     }
 }
@@ -369,4 +384,86 @@ pub(crate) struct Believer {
 /// Returns the first six of the hex digits of a lock value, for traces.
 pub(crate) fn short_hex(value: &[u8]) -> String {
     String::from_utf8_lossy(&value[..value.len().min(6)]).into_owned()
+}
+
+/// The answer of a master in the words of the model; `None` if the master has executed nothing.
+fn model_answer(
+    answer: &Result<Answer, Fault>,
+    extended: Option<&Extended>,
+) -> Option<ModelAnswer> {
+    Some(match (answer, extended) {
+        (_, Some(Extended::Kept | Extended::Restored | Extended::Unnoted)) => ModelAnswer::Extended,
+        (_, Some(Extended::NotOurs)) | (Ok(Answer::NotOurs), _) => ModelAnswer::NotOurs,
+        (Ok(Answer::Granted { counter }), _) => ModelAnswer::Granted(counter.unwrap_or(0)),
+        (Ok(Answer::Refused { .. }), _) => ModelAnswer::Refused,
+        (Ok(Answer::Confirmed), _) => ModelAnswer::Confirmed,
+        (Ok(Answer::CounterAbove(_)), _) => ModelAnswer::CounterAbove,
+        (Ok(Answer::Released(is_deleted)), _) => ModelAnswer::Released(*is_deleted),
+        _ => return None,
+    })
+}
+
+fn attempt_of(believer: &Believer) -> AttemptId {
+    AttemptId {
+        client: believer.client,
+        lock: believer.resource,
+        value: number_of(&believer.value.to_hex()).unwrap_or(0),
+    }
+}
+
+impl Fact<'_> {
+    /// This fact as an event for the model, at the true time `at`; `None` if the model has no such event.
+    pub(crate) fn to_model(&self, at: u64) -> Option<EventKind> {
+        Some(match self {
+            Self::RequestExecuted {
+                master,
+                now_ms,
+                resource,
+                claim,
+                verb,
+                live,
+                answer,
+                extended,
+                after,
+                ..
+            } if claim.group().is_none() && claim.permit().is_none() => {
+                let verb = match verb {
+                    Verb::Acquire => ModelVerb::Acquire,
+                    Verb::Confirm => ModelVerb::Confirm,
+                    Verb::Extend => ModelVerb::Extend,
+                    Verb::Release => ModelVerb::Release,
+                };
+                EventKind::Executed {
+                    master: *master,
+                    lock: *resource,
+                    value: value_of(claim),
+                    verb,
+                    answer: model_answer(answer, extended.as_ref()),
+                    is_live: *live,
+                    clock: now_ms * 1_000,
+                    after: after.to_model(),
+                }
+            }
+            Self::LockObtained { believer } => EventKind::Obtained {
+                attempt: attempt_of(believer),
+                sets: believer.sets,
+                token: believer.fencing_token,
+                reading: believer.clock.read(at),
+                valid_until: believer.valid_until,
+                ends_at: believer.ends_at,
+            },
+            Self::ValidityExtended { believer, old_end } => EventKind::Extended {
+                attempt: attempt_of(believer),
+                reading: believer.clock.read(at),
+                old_end: *old_end,
+                valid_until: believer.valid_until,
+                ends_at: believer.ends_at,
+            },
+            Self::GuardEnded { believer } | Self::BeliefEnded { believer, .. } => {
+                let attempt = attempt_of(believer);
+                EventKind::Ended { attempt }
+            }
+            _ => return None,
+        })
+    }
 }

@@ -115,6 +115,7 @@ mod executor;
 mod facts;
 mod flaw;
 mod happening;
+mod history;
 mod kind;
 mod library;
 mod locker;

@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 
+use quorate_model::history::Settings;
+
 use crate::check::Violation;
 use crate::checks::{Healing, JudgedCases, Lateness};
-use crate::clock::{MS, RUN_START};
+use crate::clock::{LONGEST_READING, MS, RUN_START};
 use crate::coverage::Coverage;
 use crate::crossings::Crossings;
 use crate::executor::Executor;
 use crate::flaw::Flaw;
 use crate::library::Library;
 use crate::locker::Locker;
+use crate::locker::PLACES;
 use crate::process::Process;
 use crate::run_options::RunOptions;
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, WORST_PPM};
 use crate::seeded_bugs::wrong_locker::WrongLocker;
 use crate::world::{Event, Shared};
 
@@ -33,6 +36,8 @@ pub struct RunResult {
     pub latest_call: Option<Lateness>,
     /// The trace, line by line. Empty unless [`RunOptions::trace`] is set.
     pub trace: Vec<String>,
+    /// The history of the plain locks on Redis masters. Empty unless [`RunOptions::history`] is set.
+    pub history: Vec<quorate_model::history::Event>,
 }
 
 impl RunOptions {
@@ -45,6 +50,29 @@ impl RunOptions {
 /// Plays a scenario with the real library.
 pub fn run(scenario: &Scenario) -> RunResult {
     RunOptions::default().run(scenario)
+}
+
+impl Scenario {
+    /// What the check of a history against the model must know about this scenario.
+    pub fn model_settings(&self) -> Settings {
+        let promises = self.promises();
+        let all_masters = (1 << self.masters.len()) - 1;
+        Settings {
+            masters: self.masters.len(),
+            locks: PLACES,
+            sets: (self.change.as_ref())
+                .map_or_else(|| vec![all_masters], |plan| plan.sets.clone()),
+            ttl: self.settings.ttl,
+            max_ttl: self.settings.max_ttl,
+            clock_error_ppm: WORST_PPM.unsigned_abs(),
+            longest_reading: LONGEST_READING,
+            fencing: self.settings.fencing,
+            ordered: self.settings.fair,
+            guard: self.settings.guard,
+            one_holder: promises.exclusion,
+            rising_tokens: promises.tokens,
+        }
+    }
 }
 
 struct Run {
@@ -158,6 +186,7 @@ impl Run {
                 crossings: world.observer.crossing_counter.crossings.clone(),
                 latest_call: world.observer.checkers.latest_call(),
                 trace: world.observer.trace.take().unwrap_or_default(),
+                history: world.observer.take_history(),
             }
         };
         if result.violation.is_none() {

@@ -2,13 +2,15 @@
 
 use crate::flaw::Flaw;
 
-/// The options for playing a scenario: a seeded bug, the rules to check, and whether to write a trace.
+/// The options for playing a scenario: a seeded bug, the rules to check, and what to record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
     /// The seeded bug that replaces a part of the library or of the masters; `None` for no bug.
     pub flaw: Option<Flaw>,
     /// Whether to write a trace of the run, as text lines that describe its events.
     pub trace: bool,
+    /// Whether to record the history of the run, for the check against the model.
+    pub history: bool,
     /// Whether to check only the rules whose violation harms users ([`HARMFUL_RULES`](crate::HARMFUL_RULES)).
     pub harmful_only: bool,
 }

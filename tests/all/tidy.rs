@@ -48,7 +48,7 @@ const LAYERS: [&[&str]; 13] = [
 
 /// For each package, the maximum number of source files in import cycles. Lower these numbers, but never raise them. In
 /// the packages of the kinds of masters (`nodes/`), the number is 0.
-const MAX_CIRCLES: [(&str, usize); 10] = [
+const MAX_CIRCLES: [(&str, usize); 11] = [
     ("src", 0),
     ("testbed/src", 0),
     ("cli/src", 0),
@@ -56,6 +56,7 @@ const MAX_CIRCLES: [(&str, usize); 10] = [
     ("simulation/src", 8),
     ("chaos/src", 0),
     ("promises/src", 0),
+    ("model/src", 0),
     ("mutants/src", 0),
     ("nodes/contract/src", 0),
     ("page/src", 0),
@@ -353,11 +354,12 @@ const MAX_LINES: usize = 70;
 
 /// For each package, the maximum number of functions with more than [`MAX_LINES`] lines. Lower these numbers, but never
 /// raise them.
-const MAX_LONG_FUNCTIONS: [(&str, usize); 9] = [
+const MAX_LONG_FUNCTIONS: [(&str, usize); 10] = [
     ("src", 0),
     ("testbed", 0),
     ("cli", 0),
     ("simulation", 0),
+    ("model", 0),
     ("chaos", 0),
     ("benches", 0),
     ("nodes", 0),

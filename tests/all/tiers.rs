@@ -40,7 +40,7 @@ fn with_commas(number: u64) -> String {
     if number < 1_000 {
         number.to_string()
     } else {
-        format!("{},{:03}", number / 1_000, number % 1_000)
+        format!("{},{:03}", with_commas(number / 1_000), number % 1_000)
     }
 }
 
@@ -60,7 +60,7 @@ fn parse_numbers(code: &str) -> Vec<u64> {
 }
 
 /// Constants in the simulation that contain numbers of seeds, each with the name of its table row in CONTRIBUTING.md.
-const SEEDS: [(&str, &str); 6] = [
+const SEEDS: [(&str, &str); 7] = [
     ("REDIS", "seeds of Redis masters"),
     ("CHANGES", "seeds of masters that are replaced"),
     ("CLOCKS", "seeds of clocks that jump at restarts"),
@@ -70,6 +70,7 @@ const SEEDS: [(&str, &str); 6] = [
         "seeds of short processes and stores without a clock",
     ),
     ("CROSSINGS", "seeds of each of these for the crossings"),
+    ("MODEL", "seeds whose histories the model checks"),
 ];
 
 /// The steps of the scripts: for each step, the name of its table row in CONTRIBUTING.md, and its command.
@@ -117,6 +118,7 @@ fn every_row_of_the_test_tier_table_is_checked_or_exempt() {
         &NOT_COMPARED,
         &[
             "seeded bugs",
+            "states of the model",
             "tests with chaos runs",
             "random sequences on MariaDB and on ZooKeeper",
         ],
@@ -248,6 +250,21 @@ fn table_of_test_tiers_shows_the_seeded_bugs_of_each_tier() {
 }
 
 #[test]
+fn table_of_test_tiers_shows_the_states_of_the_model_in_each_tier() {
+    let code = read_text("model/tests/all/search.rs");
+    let states = |constant: &str| {
+        let row_start = format!("const {constant}: usize = ");
+        let line = code.lines().find_map(|line| line.strip_prefix(&row_start));
+        parse_numbers(line.unwrap_or_else(|| panic!("no {constant}")))[0]
+    };
+    assert_row_shows(
+        "states of the model",
+        states("SMALL_STATES"),
+        states("ALL_STATES"),
+    );
+}
+
+#[test]
 fn table_of_test_tiers_shows_the_chaos_runs_of_each_tier() {
     let [mut short, mut full] = [0, 0];
     for file in ["runs", "mixes", "changes"] {
@@ -284,12 +301,13 @@ fn table_of_test_tiers_shows_which_checks_each_tier_runs() {
 }
 
 #[test]
-fn ignore_attribute_is_used_only_for_nightly_simulation_and_chaos_tests() {
+fn ignore_attribute_is_used_only_for_nightly_tests_of_simulation_chaos_and_model() {
     for file in files().iter().filter(|file| file.is_rust()) {
         let lines = file.text.lines().map(str::trim);
         for line in lines.filter(|line| line.starts_with("#[ignore")) {
             let path = &file.path;
-            let is_slow = path.starts_with("simulation/tests") || path.starts_with("chaos/tests");
+            let folders = ["simulation/tests", "chaos/tests", "model/tests"];
+            let is_slow = folders.iter().any(|folder| path.starts_with(folder));
             assert!(
                 is_slow && line == NIGHTLY_ATTRIBUTE,
                 "{}: {line}",

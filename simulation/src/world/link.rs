@@ -14,6 +14,7 @@ use quorate::testing::{Driver, Stage, Wants};
 
 use super::{Event, Shared, World};
 use crate::facts::Fact;
+use crate::history::Sender;
 use crate::locker::place_of_key;
 use crate::rng::Rng;
 
@@ -130,6 +131,15 @@ impl World {
     pub(super) fn report_request(&mut self, index: usize, request: &Request) {
         let (client, task) = (self.links[index].client, self.polled_task);
         self.processes[client].first_request.get_or_insert(self.now);
+        if let Some(history) = &mut self.observer.history {
+            let process = &self.processes[client];
+            let sender = Sender {
+                client,
+                step: process.present_step,
+                reading: process.clock.read(self.now),
+            };
+            history.record_sent(self.now, &sender, self.links[index].master, request);
+        }
         if let Request::Write { claim, token, .. } = request {
             let (resource, token) = (place_of_key(claim.key()), *token);
             let fact = Fact::WriteSent {

@@ -12,6 +12,7 @@ use super::master::SimMaster;
 use super::{Event, World};
 use crate::change_plan::{ChangePlan, ClientMasters, Sets, admits_step, is_majority};
 use crate::clock::{MS, RUN_START};
+use crate::facts::LockState;
 use crate::flaw::Flaw;
 use crate::locker::{PLACES, key_of_place};
 
@@ -305,6 +306,7 @@ impl World {
                 let now_us = self.masters[master].clock_us(self.now);
                 self.start_age_record(master, false);
                 self.masters[master].set_marker(now_us, &marker);
+                self.record_marker(master, false);
                 self.observer.coverage.markers_written_by_hand += 1;
                 self.trace_line(|| {
                     format!(
@@ -338,6 +340,7 @@ impl World {
             if let Some(marker) = &marker {
                 self.start_age_record(master, false);
                 self.masters[master].set_marker(now_us, marker);
+                self.record_marker(master, false);
             }
             let has_counters = initial_number % 4 > 1 || old_masters >> master & 1 == 1;
             if let Some(ahead) = plan.counters_ahead_us.filter(|_| has_counters) {
@@ -347,6 +350,19 @@ impl World {
                 }
             }
             self.masters[master].record_all_lock_states(self.now);
+            if let Some(history) = &mut self.observer.history {
+                let states = self.masters[master].lock_states.map(LockState::to_model);
+                history.record_beginning(self.now, master, &states);
+            }
+        }
+    }
+
+    /// Records in the history that a master has got a generation marker. `is_step` is true for a step of an operator.
+    pub(super) fn record_marker(&mut self, index: usize, is_step: bool) {
+        let number = self.marker_number(index);
+        let clock_us = self.masters[index].clock_us(self.now);
+        if let Some(history) = &mut self.observer.history {
+            history.record_marker(self.now, (index, clock_us), (number, is_step));
         }
     }
 
@@ -417,6 +433,7 @@ impl World {
         self.observer.coverage.restored_markers += 1;
         let now_us = self.masters[index].clock_us(self.now);
         self.masters[index].set_marker(now_us, marker);
+        self.record_marker(index, false);
         self.trace_line(|| {
             format!("master {index}: a client restores the generation marker: {marker}")
         });

@@ -542,6 +542,11 @@ impl World {
         master.memory = with_run_id(index, restarts, std::mem::take(&mut master.memory));
         master.forget_foreign_keys(now);
         master.record_all_lock_states(now);
+        if let Some(history) = &mut self.observer.history {
+            let clock_us = master.clock_us(now);
+            let states = master.lock_states.map(LockState::to_model);
+            history.record_restart(now, (index, clock_us), &states);
+        }
         let is_changed = has_lost_records || master.lock_states != states_before;
         let coverage = &mut self.observer.coverage;
         match master.preserves {

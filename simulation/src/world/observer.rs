@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use quorate::Instant;
+use quorate_model::history::Event;
 
 use crate::check::Moment;
 use crate::checks::Checkers;
@@ -11,6 +12,7 @@ use crate::coverage::Coverage;
 use crate::crossings::CrossingCounter;
 use crate::facts::{Believer, EndReason, Fact};
 use crate::flaw::Flaw;
+use crate::history::History;
 use crate::kind::Class;
 use crate::locker::{Hold, PLACES, semaphore_of_place};
 use crate::run_options::RunOptions;
@@ -25,6 +27,8 @@ pub(crate) struct RunObserver {
     pub(crate) event: u64,
     /// The lines of the trace; `None` if the run has no trace.
     pub(crate) trace: Option<Vec<String>>,
+    /// The history for the check against the model; `None` if the run records no history.
+    pub(crate) history: Option<History>,
     promises: Promises,
     /// Whether some client in the scenario stores a note, acquires a leadership, or observes an election.
     pub(crate) has_notes: bool,
@@ -46,6 +50,7 @@ impl RunObserver {
             coverage: Coverage::default(),
             event: 0,
             trace: run_options.trace.then(Vec::new),
+            history: run_options.history.then(History::default),
             promises: Promises {
                 order: promises.order && is_order_checked,
                 ..promises
@@ -57,6 +62,7 @@ impl RunObserver {
     }
 
     pub(crate) fn report_fact(&mut self, now: u64, fact: &Fact<'_>) {
+        self.record_fact(now, fact);
         let moment = Moment {
             now,
             event: self.event,
@@ -144,8 +150,26 @@ impl RunObserver {
             awake_since: &self.awake_since,
             promises: self.promises,
         };
-        self.checkers
-            .check_fact(&moment, &fact(&self.believers[index]));
+        let fact = fact(&self.believers[index]);
+        let event = self.history.as_ref().and_then(|_| fact.to_model(now));
+        if let (Some(history), Some(event)) = (&mut self.history, event) {
+            history.push(now, event);
+        }
+        self.checkers.check_fact(&moment, &fact);
+    }
+
+    /// Adds a fact to the history, if the run records one and the model has such an event.
+    fn record_fact(&mut self, now: u64, fact: &Fact<'_>) {
+        if let Some(history) = &mut self.history
+            && let Some(event) = fact.to_model(now)
+        {
+            history.push(now, event);
+        }
+    }
+
+    /// Returns the recorded history; empty if the run records no history.
+    pub(crate) fn take_history(&mut self) -> Vec<Event> {
+        self.history.take().unwrap_or_default().events
     }
 
     /// Adds a hold that a client has just obtained, and returns its id.

@@ -13,6 +13,7 @@ use super::master::run_id;
 use super::net::{Direction, PacketRoute};
 use super::{Event, Shared, World};
 use crate::clock::{EPOCH_US, MS, RUN_START};
+use crate::facts::LockState;
 use crate::flaw::Flaw;
 use crate::happening::Happening;
 use crate::locker::{PLACES, key_of_place};
@@ -266,6 +267,7 @@ impl World {
             _ => coverage.finish_markers += 1,
         }
         self.masters[index].set_marker(now_us, &new_marker);
+        self.record_marker(index, true);
         self.trace_line(|| format!("master {index}: its generation marker is raised to {number}"));
         self.report_happening(Happening::MastersChanged);
         self.update_outdated_markers(index);
@@ -344,8 +346,9 @@ impl World {
     fn raise_counters(&mut self, index: usize, counters: &[Counter]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let master = &mut self.masters[index];
         let now_us = master.clock_us(self.now);
-        let mut owned = Vec::new();
-        let mut raised = 0;
+        let (mut owned, mut raised) = (Vec::new(), 0);
+        master.record_all_lock_states(self.now);
+        let states_before = master.lock_states;
         for (key, number) in counters {
             match master.owner_below(now_us, key, *number) {
                 Some(owner) => owned.push((key.clone(), owner)),
@@ -353,6 +356,11 @@ impl World {
             }
         }
         master.record_all_lock_states(self.now);
+        if let Some(history) = &mut self.observer.history {
+            let states = [states_before, master.lock_states];
+            let [before, after] = states.map(|states| states.map(LockState::to_model));
+            history.record_raised(self.now, index, &before, &after);
+        }
         self.observer.coverage.carried_counters += raised;
         self.trace_line(|| format!("master {index}: {raised} fencing counters are raised"));
         owned

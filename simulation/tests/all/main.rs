@@ -5,6 +5,7 @@ mod clocks;
 mod crossings;
 mod kept;
 mod kinds;
+mod model;
 mod seeds;
 mod stores;
 mod supervisor;

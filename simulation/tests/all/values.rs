@@ -63,6 +63,7 @@ fn run_with_flaw(scenario: &Scenario, flaw: Option<Flaw>) -> RunResult {
         flaw,
         harmful_only: true,
         trace: true,
+        ..RunOptions::default()
     };
     run_options.run(scenario)
 }

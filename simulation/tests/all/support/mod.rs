@@ -41,6 +41,7 @@ pub(crate) const CHANGES: Seeds = Seeds::new(300, 3_000, 30);
 pub(crate) const CLOCKS: Seeds = Seeds::new(300, 3_000, 30);
 pub(crate) const STORES: Seeds = Seeds::new(200, 2_000, 60);
 pub(crate) const TRIES: Seeds = Seeds::new(200, 2_000, 60);
+pub(crate) const MODEL: Seeds = Seeds::new(300, 3_000, 30);
 pub(crate) const CROSSINGS: Seeds = Seeds::new(0, 8_000, 0);
 
 impl Seeds {
