@@ -124,6 +124,16 @@ impl fmt::Display for Action {
             Self::CountExtension { attempt } => {
                 write!(f, "{} counts the answers to its extension", client(attempt))
             }
+            _ => self.fmt_event(f),
+        }
+    }
+}
+
+impl Action {
+    /// Writes the text of a step that no client takes.
+    fn fmt_event(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |master: &usize| format!("m{}", master + 1);
+        match self {
             Self::Tick => write!(f, "a tick passes"),
             Self::ExpireEarly { master } => {
                 write!(
@@ -152,6 +162,7 @@ impl fmt::Display for Action {
             }
             Self::Open { master } => write!(f, "the operator opens {}", name(master)),
             Self::Finish { master } => write!(f, "the operator finishes on {}", name(master)),
+            _ => Ok(()),
         }
     }
 }

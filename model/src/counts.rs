@@ -1,4 +1,4 @@
-//! What a search has tested. A search that never reaches a case proves nothing about it.
+//! Counts of the situations that a search has tested. A search that never reaches a case proves nothing about it.
 
 use crate::action::Action;
 use crate::rules::Masters;

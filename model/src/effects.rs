@@ -1,4 +1,4 @@
-//! What the steps of the search do to a state.
+//! The effects of the steps: each function here takes one step in a state.
 
 use crate::action::Action;
 use crate::changed_rule::ChangedRule;

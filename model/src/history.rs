@@ -7,7 +7,7 @@ use crate::rules::{Answer, Masters, Sets, StoredLock};
 pub struct Event {
     /// The true time of the event, in nanoseconds.
     pub at: u64,
-    /// What has happened.
+    /// The kind of the event, and its details.
     pub kind: EventKind,
 }
 
@@ -48,7 +48,7 @@ pub enum Verb {
     Release,
 }
 
-/// What has happened.
+/// The kinds of events, with their details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// At the beginning of the history, a master stores this for a lock.
@@ -57,7 +57,7 @@ pub enum EventKind {
         master: usize,
         /// The number of the lock.
         lock: usize,
-        /// What the master stores.
+        /// The lock on this master.
         stored: StoredLock,
     },
     /// A client sends a request to a master.
@@ -89,7 +89,7 @@ pub enum EventKind {
         is_live: bool,
         /// The reading of the master's clock, in microseconds.
         clock: u64,
-        /// What the master stores after the request. The expiry is in microseconds on the master's clock.
+        /// The lock on this master after the request. The expiry is in microseconds on the master's clock.
         after: StoredLock,
     },
     /// A client has got a lock.
@@ -131,7 +131,7 @@ pub enum EventKind {
         master: usize,
         /// The reading of the master's clock, in microseconds.
         clock: u64,
-        /// What the master stores for each lock after the restart.
+        /// The state of each lock on this master after the restart.
         locks: Vec<StoredLock>,
     },
     /// A master has got a generation marker with this number.
@@ -152,12 +152,12 @@ pub enum EventKind {
         master: usize,
         /// The number of the lock.
         lock: usize,
-        /// What the master stores afterwards.
+        /// The lock on this master afterwards.
         after: StoredLock,
     },
 }
 
-/// What the check of a history must know about the run.
+/// The facts about a run that the check of its history needs.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The number of masters.

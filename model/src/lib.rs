@@ -9,7 +9,7 @@
 //!
 //! Both use the same functions of the file `rules.rs`. They have the names that docs/protocol.md uses.
 //!
-//! # What the model leaves out
+//! # Not in the model
 //!
 //! - Several resources, shared locks, semaphores, values, queues and force-releases.
 //! - Restarts during a change of the masters, and the age records of masters.

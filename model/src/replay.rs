@@ -26,7 +26,7 @@ pub struct Refusal {
     pub at: u64,
     /// The rule: a heading of docs/protocol.md, or a promise.
     pub rule: &'static str,
-    /// What the event should have been.
+    /// The event, and the reason for the refusal.
     pub description: String,
 }
 
@@ -81,7 +81,7 @@ count_fields! {
 #[derive(Clone, Debug)]
 struct Master {
     locks: Vec<StoredLock>,
-    /// What the master has stored for each lock at any time.
+    /// The earlier states of each lock on this master.
     earlier: Vec<Vec<StoredLock>>,
     /// The true time of the last restart.
     restarted_at: Option<u64>,
@@ -533,6 +533,36 @@ impl Replay {
                 )
             },
         )?;
+        let by_confirm = self.check_votes(attempt, sets, token)?;
+        let ttl = self.settings.ttl;
+        let end = self
+            .rules
+            .validity_end(attempt.started, reading, ttl, Self::drift(ttl));
+        let is_valid = valid_until <= end + ROUNDING
+            && reading < valid_until + 4 * self.settings.longest_reading;
+        require(is_valid, "validity", || {
+            format!(
+                "client {} may rely on its lock until {end}, not {valid_until}",
+                id.client
+            )
+        })?;
+        self.accepted.obtained += 1;
+        self.accepted.obtained_by_confirm += u64::from(by_confirm && self.settings.fencing);
+        self.accepted.obtained_from_both += u64::from(sets[0] != sets[1]);
+        let floor = attempt.floor;
+        self.check_one_holder(at, Holder { id, ends_at })?;
+        self.check_rising(id, token.unwrap_or(0), floor)
+    }
+
+    /// "Majority" and "Fencing tokens": whether the votes of an attempt are enough for the lock and its token. Returns
+    /// whether the token had to be confirmed.
+    fn check_votes(
+        &self,
+        attempt: &Attempt,
+        sets: Sets,
+        token: Option<u64>,
+    ) -> Result<bool, (&'static str, String)> {
+        let id = attempt.id;
         let voting = |has_voted: &dyn Fn(&Exchange) -> bool| {
             let exchanges = attempt.exchanges.iter().enumerate();
             exchanges.fold(0, |masters: Masters, (master, exchange)| {
@@ -565,27 +595,9 @@ impl Replay {
                 )
             },
         )?;
-        let ttl = self.settings.ttl;
-        let end = self
+        Ok(!self
             .rules
-            .validity_end(attempt.started, reading, ttl, Self::drift(ttl));
-        let is_valid = valid_until <= end + ROUNDING
-            && reading < valid_until + 4 * self.settings.longest_reading;
-        require(is_valid, "validity", || {
-            format!(
-                "client {} may rely on its lock until {end}, not {valid_until}",
-                id.client
-            )
-        })?;
-        let by_confirm = !self
-            .rules
-            .has_token_quorum(voting(&has_granted), granting, sets);
-        self.accepted.obtained += 1;
-        self.accepted.obtained_by_confirm += u64::from(by_confirm && self.settings.fencing);
-        self.accepted.obtained_from_both += u64::from(sets[0] != sets[1]);
-        let floor = attempt.floor;
-        self.check_one_holder(at, Holder { id, ends_at })?;
-        self.check_rising(id, token.unwrap_or(0), floor)
+            .has_token_quorum(voting(&has_granted), granting, sets))
     }
 
     /// The promise "one holder". Adds the holder.

@@ -21,7 +21,7 @@ pub struct LockKey {
     pub expires: u64,
 }
 
-/// What one master stores for one lock.
+/// The state of one lock on one master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoredLock {
     /// The lock key; `None` if the lock is free on this master.

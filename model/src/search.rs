@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Display};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// What the search needs to know about a model.
+/// The interface between the search and a model.
 pub trait Model {
     /// A state of the model.
     type State: Clone + Hash;

@@ -1,4 +1,4 @@
-//! The steps of the search: what clients, masters, the network and the operator can do in a state. What the steps do is
+//! The steps of the search: the actions of clients, masters, the network and the operator in a state. Their effects are
 //! in `effects.rs`.
 
 use crate::action::Action;
@@ -17,7 +17,7 @@ pub struct Search {
     pub case: Case,
     /// The rules, of which one may be changed.
     pub rules: Rules,
-    /// What the search has tested.
+    /// Counts of the situations that the search has tested.
     pub counts: Counts,
 }
 

@@ -53,7 +53,7 @@ pub fn run(scenario: &Scenario) -> RunResult {
 }
 
 impl Scenario {
-    /// What the check of a history against the model must know about this scenario.
+    /// The facts about this scenario that the check of a history against the model needs.
     pub fn model_settings(&self) -> Settings {
         let promises = self.promises();
         let all_masters = (1 << self.masters.len()) - 1;
