@@ -7,7 +7,7 @@
 //! - [`Replay`] checks recorded histories of the simulation: each event must be a step that the rules allow. So the model
 //!   cannot drift from the code.
 //!
-//! Both use the same functions of the file `rules.rs`. They have the names that docs/protocol.md uses.
+//! Both use the same functions of the file `rules.rs`.
 //!
 //! # Not in the model
 //!

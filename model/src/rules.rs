@@ -1,5 +1,5 @@
-//! The rules of the protocol as pure functions. Each function has the name of a heading, or of a word in bold, of
-//! docs/protocol.md.
+//! The rules of the protocol as pure functions. The comment of each function begins with the heading of
+//! docs/protocol.md that has the rule.
 //!
 //! The search and the check of histories call the same functions. The search counts time in ticks, and the check of
 //! histories in nanoseconds or microseconds. The functions only compare and add times.
@@ -163,7 +163,8 @@ impl Rules {
         now < old_end || self.has(ChangedRule::LateExtension)
     }
 
-    /// The smallest and the largest fencing number that a master may grant: above its counter, and near its clock.
+    /// "Fencing tokens": the number that a master grants. It is above the counter, and the proposal counts only if it is
+    /// near the master's clock.
     pub fn next_number(self, counter: u64, clock: u64, proposal: u64, slack: u64) -> u64 {
         let proposed = proposal.clamp(clock.saturating_sub(slack), clock + slack);
         match self.changed {
