@@ -54,6 +54,14 @@ fn same_seed_gives_the_same_simulation_run_with_databases_or_zookeeper() {
     }
 }
 
+/// In this seed, a client only observes an election before the store is set back and gets another identity. The library
+/// has not learned the earlier identity then, so the simulation must not set the store back.
+#[test]
+fn store_is_not_set_back_if_a_client_has_only_received_wake_ups_from_it() {
+    let result = run(&Scenario::draw_stores(10_036_800));
+    assert_eq!(result.violation, None);
+}
+
 /// The client's last call begins at once after the refusal has ended. The client is not connected again at that time.
 #[test]
 fn client_calls_again_if_its_last_call_fails_because_of_an_earlier_refusal() {
