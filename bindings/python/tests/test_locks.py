@@ -227,3 +227,8 @@ def test_password_is_in_no_text():
     with pytest.raises(InvalidSettings) as invalid:
         Redlock("redis://user:geheim@127.0.0.1:1:2:3")
     assert "geheim" not in " ".join([*texts, str(invalid.value)])
+
+
+def test_several_urls_in_one_text_are_refused_with_what_to_do() -> None:
+    with pytest.raises(InvalidSettings, match="as a list"):
+        Redlock("redis://127.0.0.1:1,redis://127.0.0.1:2")

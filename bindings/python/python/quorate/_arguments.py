@@ -110,6 +110,8 @@ def native_settings(masters: Masters | None, given: Mapping[str, Any]) -> dict[s
     settings: dict[str, Any] = {}
     if isinstance(masters, Memory):
         settings["memory"] = masters
+    elif isinstance(masters, str) and "," in masters:
+        raise InvalidSettings("masters: pass several URLs as a list, not as one text with commas")
     elif masters is not None:
         settings["masters"] = [masters] if isinstance(masters, str) else list(masters)
     for name, value in given.items():
