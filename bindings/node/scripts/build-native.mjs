@@ -1,6 +1,7 @@
 /**
  * Builds the native half: `node scripts/build-native.mjs [PLATFORM]`. The default is the platform of this machine. For
- * another platform, the Rust target and a linker for it must be installed.
+ * another platform, the Rust target and a linker for it must be installed. With QUORATE_NODE_PROFILE=dev, the build has
+ * no optimizations and takes less time.
  */
 
 import { execFileSync } from 'node:child_process'
@@ -20,11 +21,13 @@ const isOwn = platform === thisPlatform()
 const env = { ...process.env }
 // A static C library cannot be loaded into Node.js.
 if (target.libc === 'musl') env.RUSTFLAGS = `${env.RUSTFLAGS ?? ''} -C target-feature=-crt-static`.trim()
-const options = ['build', '--release', '--locked', '-p', 'quorate-node']
+const isQuick = process.env.QUORATE_NODE_PROFILE === 'dev'
+const options = ['build', '--locked', '-p', 'quorate-node']
+if (!isQuick) options.push('--release')
 if (!isOwn) options.push('--target', target.rust)
 execFileSync('cargo', options, { cwd: folder, env, stdio: 'inherit' })
 const query = ['metadata', '--format-version', '1', '--no-deps', '--offline']
 const metadata = execFileSync('cargo', query, { cwd: folder, env })
-const built = join(JSON.parse(metadata).target_directory, isOwn ? '' : target.rust, 'release')
+const built = join(JSON.parse(metadata).target_directory, isOwn ? '' : target.rust, isQuick ? 'debug' : 'release')
 const extension = target.os === 'darwin' ? 'dylib' : 'so'
 copyFileSync(join(built, `libquorate_node.${extension}`), join(folder, `quorate.${platform}.node`))
