@@ -9,6 +9,6 @@ pub use crate::hold::guard::end_of_validity;
 pub use crate::node::change::clients;
 pub use crate::node::memory::{Condition, Masters, MemoryNode};
 pub use crate::node::redis::driver::{Driver, Stage, Wants};
-pub use crate::node::redis::script::Script;
+pub use crate::node::redis::script::{OperatorScript, Script};
 #[doc(hidden)]
 pub use crate::node::redis::server_half;

@@ -25,7 +25,10 @@ const TESTS: &[(&str, Part)] = &[
         "contract",
         Part::Only(&["agreed::store", "agreed::a_store"]),
     ),
-    ("contract", Part::Only(&["agreed::memory", "together::"])),
+    (
+        "contract",
+        Part::Only(&["agreed::memory", "orders::memory_master", "together::"]),
+    ),
     ("all", Part::Only(&["election::"])),
     ("all", Part::Only(&["masters::"])),
     ("all", Part::Only(&["memory::"])),

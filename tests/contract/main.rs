@@ -6,6 +6,8 @@
 //! - the server programs in `QUORATE_TEST_SERVERS`, a list of paths separated by commas.
 
 mod agreed;
+mod memory_server;
+mod orders;
 mod server_keys;
 #[path = "../support/mod.rs"]
 mod support;

@@ -6,6 +6,7 @@ mod equality;
 mod expiry_times;
 mod key_states;
 mod operation;
+mod orders;
 mod pair;
 mod random_claim;
 mod times;
@@ -15,7 +16,7 @@ use std::future::Future;
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use crate::seed::seed;
 use crate::tested_master::TestedMaster;
@@ -23,6 +24,7 @@ use operation::{Operation, group_operation, queue_operation, single_operation};
 use pair::Pair;
 
 pub use equality::agree;
+pub use orders::compare_orders;
 pub use times::Times;
 pub use wake_ups::{PROCESS, WakeUps};
 
@@ -85,28 +87,37 @@ pub fn compare(
     sequences: Sequences,
     operations: Operations,
 ) {
-    let cases = sequences.count();
-    let seed = seed();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let pair = runtime.block_on(async { Pair::new(open.await) });
+    let strategy = prop::collection::vec(operations.strategy(), 1..40);
+    run_sequences(sequences, strategy, |operations| {
+        runtime.block_on(pair.compare_sequence(&operations, times))
+    });
+    let cases = sequences.count();
+    let [compared, cut_short] =
+        [&pair.compared, &pair.cut_short].map(|count| count.load(Ordering::Relaxed));
+    println!("{compared} steps compared, {cut_short} of {cases} sequences cut short");
+}
+
+/// Draws random sequences of operations, and calls `compare` with each. Panics with the shortest failing sequence that
+/// was found, and the seed.
+fn run_sequences<O: std::fmt::Debug>(
+    sequences: Sequences,
+    strategy: impl Strategy<Value = Vec<O>>,
+    compare: impl Fn(Vec<O>) -> Result<(), TestCaseError>,
+) {
+    let seed = seed();
     let config = Config {
-        cases,
+        cases: sequences.count(),
         failure_persistence: None,
         ..Config::default()
     };
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let mut runner = TestRunner::new_with_rng(config, rng);
-    let sequences = prop::collection::vec(operations.strategy(), 1..40);
-    let outcome = runner.run(&sequences, |operations| {
-        runtime.block_on(pair.compare_sequence(&operations, times))
-    });
+    let outcome = TestRunner::new_with_rng(config, rng).run(&strategy, compare);
     if let Err(TestError::Fail(why, operations)) = &outcome {
         panic!("QUORATE_SEED={seed}: {why}\n{operations:#?}");
     }
     outcome.unwrap_or_else(|error| panic!("QUORATE_SEED={seed}: {error}"));
-    let [compared, cut_short] =
-        [&pair.compared, &pair.cut_short].map(|count| count.load(Ordering::Relaxed));
-    println!("{compared} steps compared, {cut_short} of {cases} sequences cut short");
 }

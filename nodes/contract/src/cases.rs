@@ -11,6 +11,7 @@ pub mod group;
 pub mod line;
 pub mod names;
 pub mod note;
+pub mod operator;
 pub mod order;
 pub mod permit;
 pub mod release;
@@ -183,6 +184,36 @@ macro_rules! all_cases {
                 withdrawn_claim_in_a_request_for_several_notes_gets_no_note
                 new_leader_is_announced_to_its_observers
                 listing_returns_string_keys_whose_names_match_the_pattern;
+        }
+    };
+}
+
+/// Calls a macro with the list of the cases about the orders of operators, in the same form as
+/// [`all_cases!`](crate::all_cases). Only masters that store a generation marker must pass these cases: those whose
+/// [`Node::change`](quorate::node::Node::change) executes orders.
+#[macro_export]
+macro_rules! operator_cases {
+    ($with:ident) => {
+        $with! {
+            operator:
+                raised_marker_is_stored_with_an_age_record_if_the_master_had_none
+                restored_marker_gets_an_age_record_of_zero
+                generation_marker_is_raised_but_never_lowered
+                raised_marker_keeps_the_age_record
+                name_is_added_to_a_marker_of_the_same_masters_and_number_only
+                text_that_is_no_marker_is_not_overwritten
+                marker_key_of_another_data_type_is_not_overwritten
+                counter_below_the_carried_number_is_raised_and_expires_like_a_granted_one
+                counter_above_the_carried_number_is_not_lowered
+                counter_carried_ahead_of_the_clock_expires_a_day_after_the_time_in_its_number
+                counter_of_a_lock_that_an_owner_holds_is_reported_and_not_raised
+                counter_above_the_carried_number_is_not_reported_although_an_owner_holds_the_lock
+                counter_is_raised_although_a_reader_or_another_client_holds_the_lock
+                counter_is_raised_although_the_lock_key_has_another_data_type
+                carrying_stops_at_a_counter_of_another_data_type
+                carrying_stops_at_a_malformed_counter
+                counters_far_behind_the_clock_are_not_listed
+                listed_values_are_the_locks_under_which_a_value_is_stored;
         }
     };
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quorate::node::memory::MemoryNode;
 use quorate::node::store::{RecordAccess, Store, StoreNode, Table};
-use quorate::node::{Answer, Ended, KeyState, Node, Request};
+use quorate::node::{Answer, ChangeOrder, ChangeSeen, Ended, KeyState, Node, Request};
 use quorate::{Redlock, RestartGuard};
 
 use crate::fixtures::LONG;
@@ -49,8 +49,13 @@ impl TestedMaster {
     /// The memory master of the library, with which all other masters are compared.
     pub fn memory() -> Self {
         let master = MemoryNode::new("memory");
+        Self::memory_behind(Arc::new(master.clone()), master)
+    }
+
+    /// The memory master `master`. Requests are sent through `node`, for example over a connection.
+    pub fn memory_behind(node: Arc<dyn Node>, master: MemoryNode) -> Self {
         Self {
-            node: Arc::new(master.clone()),
+            node,
             keys: Box::new(RecordKeys(master)),
             kind: MasterKind::Memory,
             trusts_earlier_runs: false,
@@ -131,6 +136,12 @@ impl TestedMaster {
             Ok(Answer::State(state)) => state,
             other => panic!("the status request must succeed, but the reply is {other:?}"),
         }
+    }
+
+    /// Sends an order of an operator that replaces masters, and waits until it is executed. Returns the state of the
+    /// master.
+    pub async fn order(&self, order: ChangeOrder) -> ChangeSeen {
+        self.node().change(order).await
     }
 
     /// Force-releases the lock that this master has, as a client with only this master does.

@@ -558,20 +558,34 @@ impl Master {
 
     /// Lists all matching lock keys in one page. `pattern` is a prefix followed by `*`.
     fn list(&mut self, now: u64, pattern: &[u8]) -> Answer {
-        let prefix: Vec<u8> = {
-            let pattern = pattern.strip_suffix(b"*").unwrap_or(pattern);
-            let mut bytes = pattern.iter().copied();
-            std::iter::from_fn(|| match bytes.next()? {
-                b'\\' => bytes.next(),
-                byte => Some(byte),
-            })
-            .collect()
-        };
-        let matching = self.keys.iter().filter(|(key, entry)| {
-            key.starts_with(&prefix) && entry.lives(now) && entry.text().is_some()
-        });
-        let keys = matching.map(|(key, _)| key.clone()).collect();
+        let matching = self.entries_matching(now, pattern);
+        let strings = matching.filter(|(_, entry)| entry.text().is_some());
+        let keys = strings.map(|(key, _)| key.clone()).collect();
         Answer::Keys { cursor: 0, keys }
+    }
+
+    /// The unexpired keys of any type that match `pattern`, which is a prefix followed by `*`.
+    fn entries_matching(
+        &self,
+        now: u64,
+        pattern: &[u8],
+    ) -> impl Iterator<Item = (&Vec<u8>, &Entry)> {
+        let pattern = pattern.strip_suffix(b"*").unwrap_or(pattern);
+        let mut bytes = pattern.iter().copied();
+        let unescaped = std::iter::from_fn(|| match bytes.next()? {
+            b'\\' => bytes.next(),
+            byte => Some(byte),
+        });
+        let prefix: Vec<u8> = unescaped.collect();
+        let entries = self.keys.iter();
+        entries.filter(move |(key, entry)| key.starts_with(&prefix) && entry.lives(now))
+    }
+
+    /// The names of the unexpired keys of any type that match `pattern`, which is a prefix followed by `*`.
+    #[cfg(any(test, feature = "testing"))]
+    pub(in crate::node) fn keys_matching(&self, now: u64, pattern: &[u8]) -> Vec<Vec<u8>> {
+        let matching = self.entries_matching(now, pattern);
+        matching.map(|(key, _)| key.clone()).collect()
     }
 
     pub(super) fn publish(&mut self, waiter: &str, key: &[u8]) {
@@ -694,7 +708,7 @@ impl Master {
         }
     }
 
-    pub(super) fn text(&mut self, now: u64, key: &[u8]) -> Result<Option<&[u8]>, Fault> {
+    pub(in crate::node) fn text(&mut self, now: u64, key: &[u8]) -> Result<Option<&[u8]>, Fault> {
         match self.entry(now, key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),

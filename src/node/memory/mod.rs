@@ -11,6 +11,8 @@ mod master;
 #[cfg(any(test, feature = "testing"))]
 mod masters;
 mod note;
+#[cfg(any(test, feature = "testing"))]
+mod orders;
 mod permit;
 mod value;
 
@@ -19,6 +21,8 @@ pub(super) use master::Dates;
 pub use master::{Master, Peek};
 #[cfg(any(test, feature = "testing"))]
 pub use masters::Masters;
+#[cfg(any(test, feature = "testing"))]
+pub use orders::RaisedCounter;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

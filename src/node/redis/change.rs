@@ -13,9 +13,8 @@ use super::loaded::FENCE_TTL;
 use super::needs::{UnusedNames, keys_to_copy, needs, purposes_of_operators, right_to_key};
 use super::refusal::{connection_fault, server_fault};
 use super::resp::{Command, Value};
-use super::script::{CARRY_COUNTERS, RAISE_MARKER};
+use super::script::OperatorScript;
 use super::shared::Shared;
-use super::source::with_parts;
 use crate::keys::{self, Family, MARKER_KEY};
 use crate::node::change::{ChangeOrder, ChangeSeen, ClientKind, ClientSeen, Counter, OPERATOR};
 use crate::node::numbers;
@@ -83,7 +82,7 @@ async fn execute_order(
             }
             let raise = [
                 "EVALSHA",
-                &session.load(&with_parts(RAISE_MARKER.source)).await?,
+                &session.load(OperatorScript::RaiseMarker).await?,
                 "1",
                 MARKER_KEY,
                 &number.to_string(),
@@ -217,8 +216,9 @@ impl OperatorSession {
     }
 
     /// Loads a script, and returns its SHA1 digest. Operators call scripts with EVALSHA, so they need no right to EVAL.
-    async fn load(&mut self, script: &str) -> Result<String, Fault> {
-        Ok(self.execute(&["SCRIPT", "LOAD", script]).await?.into_text())
+    async fn load(&mut self, script: OperatorScript) -> Result<String, Fault> {
+        let load_command = ["SCRIPT", "LOAD", script.source()];
+        Ok(self.execute(&load_command).await?.into_text())
     }
 
     /// Checks whether the user may run every command that an operator needs, and adds the missing rights to
@@ -441,7 +441,7 @@ impl OperatorSession {
     /// If an owner holds the lock, its counter is not raised: all holds of one owner must get the same fencing number.
     /// Returns the key of each such counter, with the value of its lock key.
     async fn carry(&mut self, counters: &[Counter]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Fault> {
-        let sha = self.load(&with_parts(CARRY_COUNTERS.source)).await?;
+        let sha = self.load(OperatorScript::CarryCounters).await?;
         let mut owned = Vec::new();
         for page in counters.chunks(KEYS_PER_MESSAGE) {
             let mut command = Command::new(self.0.out(), 3 + 2 * page.len() + 1);

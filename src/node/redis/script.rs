@@ -392,6 +392,43 @@ pub(super) static CARRY_COUNTERS: OperatorRow = OperatorRow {
     },
 };
 
+/// A Lua script that only operators run, when they replace masters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(unreachable_pub, reason = "public if the feature `testing` is on")]
+pub enum OperatorScript {
+    /// Raises the generation marker.
+    RaiseMarker,
+    /// Raises fencing counters.
+    CarryCounters,
+}
+
+#[allow(unreachable_pub, reason = "public if the feature `testing` is on")]
+impl OperatorScript {
+    /// All scripts of operators.
+    pub const ALL: [Self; 2] = [Self::RaiseMarker, Self::CarryCounters];
+
+    pub(super) fn row(self) -> &'static OperatorRow {
+        match self {
+            Self::RaiseMarker => &RAISE_MARKER,
+            Self::CarryCounters => &CARRY_COUNTERS,
+        }
+    }
+
+    /// The Lua source of the script, as an operator loads it.
+    pub fn source(self) -> &'static str {
+        static SOURCES: LazyLock<[String; OperatorScript::ALL.len()]> =
+            LazyLock::new(|| OperatorScript::ALL.map(|script| with_parts(script.row().source)));
+        &SOURCES[self as usize]
+    }
+
+    /// Finds the script with this source; `None` if operators have no such script.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn from_source(text: &[u8]) -> Option<Self> {
+        let is_same = |script: &Self| script.source().as_bytes() == text;
+        Self::ALL.into_iter().find(is_same)
+    }
+}
+
 #[allow(unreachable_pub, reason = "public if the feature `testing` is on")]
 impl Script {
     pub(super) fn row(self) -> &'static ScriptRow {

@@ -7,12 +7,14 @@
 mod arguments;
 mod group;
 mod many;
+mod operator;
 mod plain;
 mod reply;
 mod write;
 
 pub use super::layout::AgeCall;
 pub use many::reply_to_many;
+pub use operator::OperatorCommand;
 pub use reply::{error, reply};
 pub use write::{announcement, bulk, number, subscribed, wake_up};
 
