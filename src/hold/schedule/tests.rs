@@ -296,6 +296,32 @@ fn outdated_due_times_of_renewals_are_dropped() {
     assert_eq!(schedule.ends.len() + schedule.renewals.len(), 2);
 }
 
+/// The memory of the schedule is bounded by the locks that are held. An earlier cleanup would cost time for nothing.
+#[test]
+fn outdated_due_times_are_dropped_above_twice_the_number_of_locks_and_1024() {
+    let mut schedule = Schedule::default();
+    let kept: Vec<u64> = (0..100)
+        .map(|_| schedule.insert(held(None, true), at_ms(3_000)))
+        .collect();
+    let removed: Vec<u64> = (0..1_125)
+        .map(|_| schedule.insert(held(None, true), at_ms(3_000)))
+        .collect();
+    // The limit counts the locks before the removal: the lock itself, and those that are kept.
+    for id in &removed {
+        schedule.remove(*id);
+    }
+    let limit = 2 * (kept.len() + 1) + 1024;
+    assert_eq!(schedule.renewals.len(), 1_225);
+    assert!(schedule.renewals.len() <= limit);
+    let fill = |schedule: &mut Schedule| {
+        let id = schedule.insert(held(None, true), at_ms(3_000));
+        schedule.remove(id);
+        schedule.renewals.len()
+    };
+    assert_eq!(fill(&mut schedule), limit);
+    assert_eq!(fill(&mut schedule), kept.len());
+}
+
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn schedule_entry_fits_its_memory_budget() {

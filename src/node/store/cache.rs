@@ -273,6 +273,30 @@ mod tests {
     }
 
     #[test]
+    fn record_with_an_unanswered_change_is_read_again_and_is_dirty_until_a_later_change_is_confirmed()
+     {
+        let mut cache = RecordCache::default();
+        let names = [name(1)];
+        cache.start_batch();
+        cache.note_written(&names[0], 1, lease(1_000));
+        assert!(cache.get_all(&names).is_some() && !cache.is_dirty(&names[0]));
+        cache.mark_dirty(&names[0]);
+        assert!(cache.is_dirty(&names[0]));
+        assert!(
+            cache.get_all(&names).is_none() && !cache.are_fresh(&names),
+            "the cached content must not be used: the change may have taken effect"
+        );
+        let record = Record::new(1, StoredItem::write(&lease(1_000)));
+        assert!(cache.read(&names[0], &record, 0));
+        assert!(
+            cache.get_all(&names).is_some() && cache.is_dirty(&names[0]),
+            "a read does not show that the change cannot take effect any more"
+        );
+        cache.note_written(&names[0], 2, lease(1_000));
+        assert!(!cache.is_dirty(&names[0]));
+    }
+
+    #[test]
     fn record_is_obsolete_only_if_it_expired_and_was_not_requested_recently() {
         let mut cache = RecordCache::default();
         let names: Vec<Name> = (0..6).map(name).collect();

@@ -448,6 +448,55 @@ mod tests {
         );
     }
 
+    /// A repeated acquire of a shared lock answers as the first one did, so it must not move the end of the lock. Only the
+    /// unexpired entry of the same hold shows that the acquire is a repetition.
+    #[test]
+    fn only_an_unexpired_hold_of_the_same_value_makes_a_join_of_a_shared_lock_a_repetition() {
+        let (now, stored_until, until) = (1_000_000, 4_000_000, 60_000_000);
+        let clock = Clock::Server { slack: 0 };
+        let stored = |item: Item| StoredItem::new(item, 0, clock);
+        let hold = |value: &[u8], until: u64| {
+            stored(Item {
+                id: ItemId::new(ItemKind::Hold, b"r0", value),
+                value: Vec::new(),
+                until: Some(until),
+            })
+        };
+        let joined = PromisedLease {
+            since: Since::Joined,
+            ..extended_lease(until)
+        };
+        let lock_key_until = |other: Option<StoredItem>| {
+            let lock_key = lease_item(stored_until);
+            let mut before = vec![stored(lock_key.clone())];
+            before.extend(other);
+            let updated = StoredItem::updated(
+                &before,
+                vec![lock_key],
+                now,
+                clock,
+                std::slice::from_ref(&joined),
+            );
+            updated[0].item.until
+        };
+        assert_eq!(
+            lock_key_until(Some(hold(&VALUE, 3_000_000))),
+            Some(stored_until)
+        );
+        assert_eq!(
+            lock_key_until(Some(hold(&VALUE, now + 1_000))),
+            Some(stored_until)
+        );
+        let not_repetitions = [
+            ("no hold", None),
+            ("an expired hold", Some(hold(&VALUE, now))),
+            ("another hold", Some(hold(&[b'b'; 32], 3_000_000))),
+        ];
+        for (description, other) in not_repetitions {
+            assert_eq!(lock_key_until(other), Some(until), "{description}");
+        }
+    }
+
     /// If the stamp stayed the same, a client that read it earlier would consider the lease expired too early.
     #[test]
     fn extension_of_a_record_written_by_another_client_stores_a_new_write_stamp() {

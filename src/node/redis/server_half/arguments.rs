@@ -15,22 +15,29 @@ pub(super) fn millis(word: &[u8]) -> Option<Duration> {
     parse_whole(word).map(Duration::from_millis)
 }
 
-pub(super) fn is_set(word: &[u8]) -> bool {
-    word == b"1"
+/// A flag: 0 or 1.
+pub(super) fn flag(word: &[u8]) -> Option<bool> {
+    match word {
+        b"0" => Some(false),
+        b"1" => Some(true),
+        _ => None,
+    }
 }
 
 pub(super) fn is_absent(word: &[u8]) -> bool {
     word == ABSENT.as_bytes()
 }
 
-/// The place in the queue with which a client acquires a lock; no place if the waiter id is absent.
+/// The place in the queue with which a client acquires a lock; no place if the waiter id is absent. The ticket and the
+/// heartbeat are then zero.
 pub(super) fn fairness_of_waiter(
     waiter: &[u8],
     ticket: &[u8],
     heartbeat: &[u8],
 ) -> Option<Fairness> {
     if is_absent(waiter) {
-        return Some(Fairness::Fair(None));
+        let is_zero = |word: &[u8]| word == b"0";
+        return (is_zero(ticket) && is_zero(heartbeat)).then_some(Fairness::Fair(None));
     }
     Some(Fairness::Fair(Some(Box::new(Ticket {
         waiter: text(waiter)?.into(),

@@ -67,6 +67,9 @@ pub(super) fn release(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
         return None;
     };
     let flags = parse_whole(flags)?;
+    if flags & !(LEAVES_QUEUES_FLAG | NOTED_FLAG) != 0 {
+        return None;
+    }
     let claim = claim_on(
         keys,
         value,

@@ -1,6 +1,6 @@
 //! Parses the calls of scripts that execute many requests, and writes the replies.
 
-use super::arguments::{arc_claim, fenced_claim, is_set, millis};
+use super::arguments::{arc_claim, fenced_claim, flag, millis};
 use super::write::{bulk, number, write_array};
 use crate::node::numbers::parse_whole;
 use crate::node::redis::layout::{AS_PROPOSED, DELETED, NOT_OURS, NOT_RELEASED, NOT_TRIED};
@@ -18,7 +18,7 @@ pub(super) fn acquire(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
     let [ttl, queues, pairs @ ..] = args else {
         return None;
     };
-    let (ttl, fairness) = (millis(ttl)?, fairness(is_set(queues)));
+    let (ttl, fairness) = (millis(ttl)?, fairness(flag(queues)?));
     let (pairs, []) = pairs.as_chunks::<2>() else {
         return None;
     };
@@ -33,7 +33,10 @@ pub(super) fn acquire(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
 }
 
 pub(super) fn release(keys: &[&[u8]], args: &[&[u8]]) -> Option<Vec<Request>> {
-    let fairness = fairness(args.len() > keys.len());
+    let fairness = match args.get(keys.len()) {
+        None => Fairness::Unordered,
+        Some(queues) => fairness(flag(queues).filter(|queues| *queues)?),
+    };
     let to_request = |(key, value): (&&[u8], &&[u8])| {
         Some(Request::Release {
             claim: arc_claim(fenced_claim(key, value, fairness.clone())?, false),

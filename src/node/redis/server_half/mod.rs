@@ -88,7 +88,7 @@ fn call<'a>(script: Script, keys: &[&[u8]], args: &[&'a [u8]]) -> Option<Receive
         Script::Release => plain::release(key, args),
         Script::ReleaseFair => plain::release_fair(key, args),
         Script::Extend => plain::extend(keys, args),
-        Script::Status => Some(Request::Status { key: key.into() }),
+        Script::Status => plain::status(key, args),
         Script::Break => plain::force_release(key, args),
         Script::Note => plain::note(keys, args),
         Script::Read => plain::read(key, args),

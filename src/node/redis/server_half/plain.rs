@@ -1,12 +1,13 @@
 //! Parses the calls of scripts for locks on one key, for notes, for values and for semaphores.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::arguments::{
-    arc_claim, fairness_of_release, fairness_of_waiter, fenced_claim, is_absent, is_set, millis,
-    text,
+    arc_claim, fairness_of_release, fairness_of_waiter, fenced_claim, flag, is_absent, millis, text,
 };
+use crate::keys;
 use crate::node::note::split_start;
 use crate::node::numbers::parse_whole;
 use crate::node::redis::layout::{WITH_NOTE, WITHDRAWN_TTL};
@@ -78,11 +79,13 @@ pub(super) fn release(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     let [value, noted @ ..] = args else {
         return None;
     };
+    let noted = match noted {
+        [] => false,
+        [noted] => flag(noted).filter(|noted| *noted)?,
+        _ => return None,
+    };
     Some(Request::Release {
-        claim: arc_claim(
-            fenced_claim(key, value, Fairness::Unordered)?,
-            !noted.is_empty(),
-        ),
+        claim: arc_claim(fenced_claim(key, value, Fairness::Unordered)?, noted),
         leave: true,
     })
 }
@@ -104,10 +107,14 @@ fn read_release_tail(args: &[&[u8]]) -> Option<(Fairness, bool, bool)> {
     let (waiter, leave, noted) = match args {
         [] => return Some((Fairness::Fair(None), true, false)),
         [waiter, leave] => (waiter, leave, false),
-        [waiter, leave, _] => (waiter, leave, true),
+        [waiter, leave, noted] => (waiter, leave, flag(noted).filter(|noted| *noted)?),
         _ => return None,
     };
-    let leave = is_absent(waiter) || is_set(leave);
+    let leaves = flag(leave)?;
+    if is_absent(waiter) && leaves {
+        return None;
+    }
+    let leave = is_absent(waiter) || leaves;
     Some((fairness_of_release(waiter)?, leave, noted))
 }
 
@@ -132,10 +139,22 @@ pub(super) fn extend(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
     })
 }
 
+/// Parses a call of STATUS. Only if the lock is a slot of a semaphore, the call also names the queue.
+pub(super) fn status(key: &[u8], args: &[&[u8]]) -> Option<Request> {
+    let is_named = match keys::queue_name_of(key) {
+        Cow::Borrowed(_) => args.is_empty(),
+        Cow::Owned(queue) => *args == [queue],
+    };
+    is_named.then(|| Request::Status { key: key.into() })
+}
+
 pub(super) fn force_release(key: &[u8], args: &[&[u8]]) -> Option<Request> {
-    let [_queue, delete, ended @ ..] = args else {
+    let [queue, delete, ended @ ..] = args else {
         return None;
     };
+    if *keys::queue_name_of(key) != **queue {
+        return None;
+    }
     let (ended, []) = ended.as_chunks::<2>() else {
         return None;
     };
@@ -145,7 +164,7 @@ pub(super) fn force_release(key: &[u8], args: &[&[u8]]) -> Option<Request> {
     Some(Request::Break {
         key: key.into(),
         ended: ended.collect(),
-        delete: is_set(delete),
+        delete: flag(delete)?,
     })
 }
 
@@ -166,7 +185,7 @@ pub(super) fn note(keys: &[&[u8]], args: &[&[u8]]) -> Option<Request> {
             claim: Arc::new(claim),
             says: says.into(),
             since,
-            announce: is_set(announce),
+            announce: flag(announce)?,
         })
     };
     let items = keys.iter().zip(args).map(item);
