@@ -40,6 +40,11 @@ pub(crate) enum Command {
         /// The report directory of the run that is checked again
         dir: PathBuf,
     },
+    /// Print the operations of a stored history as JSON, for a checker of linearizability (docs/histories.md)
+    Export {
+        /// The report directory of the run
+        dir: PathBuf,
+    },
     /// Run for a long time with 1,000 held locks (200 if a master writes to disk), and check that no process uses more
     /// and more memory or connections
     Soak(RunArgs),

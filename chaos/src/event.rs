@@ -168,6 +168,9 @@ pub enum Event {
         /// The old content. Two writes to a file with the same old content show that two holders wrote at the same
         /// time.
         from: String,
+        /// The new content; `None` in histories of older versions, which did not record it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<String>,
         /// The time at which the holder began to write the new content.
         began: u64,
     },

@@ -280,15 +280,23 @@ impl Attempt {
     /// - The client process ended.
     pub fn belief(&self, end: u64) -> Option<(u64, u64)> {
         let from = self.obtained_at?;
+        let to = self.end().map_or(end, |(ended_at, _)| ended_at);
+        Some((from, to.max(from)))
+    }
+
+    /// The end of the hold as in [`belief`](Self::belief), and its cause: `expired`, `released`, `notified` or `died`.
+    /// `None` if no such end was recorded.
+    pub fn end(&self) -> Option<(u64, &'static str)> {
         let notified_at = self.loss.as_ref().map(|(t, _)| *t);
         let possible_ends = [
-            self.until,
-            self.release_at,
-            notified_at,
-            self.process_ended_at,
+            (self.until, "expired"),
+            (self.release_at, "released"),
+            (notified_at, "notified"),
+            (self.process_ended_at, "died"),
         ];
-        let to = possible_ends.into_iter().flatten().min().unwrap_or(end);
-        Some((from, to.max(from)))
+        let possible_ends = possible_ends.into_iter();
+        let ends = possible_ends.filter_map(|(ended_at, cause)| Some((ended_at?, cause)));
+        ends.min_by_key(|(ended_at, _)| *ended_at)
     }
 
     /// The name of the attempt in reports, e.g. `c1.2#7`.

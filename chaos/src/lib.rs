@@ -29,6 +29,7 @@ pub mod checks;
 pub mod claim;
 pub mod client;
 pub mod event;
+pub mod export;
 pub mod faults;
 pub mod fleet;
 pub mod hazards;

@@ -16,7 +16,7 @@ use quorate_chaos::progress::Progress;
 use quorate_chaos::report::{self, Summary};
 use quorate_chaos::scenario::Scenario;
 use quorate_chaos::world::{self, Needs, Tools};
-use quorate_chaos::{client, matrix, run, soak};
+use quorate_chaos::{client, export, matrix, run, soak};
 
 use args::{Args, Command, MatrixArgs, RunArgs};
 
@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => handle_signals().and_then(|()| run_soak(&args)),
         Command::Matrix(args) => handle_signals().and_then(|()| run_matrix(&args)),
         Command::Recheck { dir } => recheck(&dir),
+        Command::Export { dir } => export(&dir).map(|()| Verdict::Valid),
         Command::Faults => {
             list_faults();
             Ok(Verdict::Valid)
@@ -140,6 +141,14 @@ fn recheck(dir: &std::path::Path) -> anyhow::Result<Verdict> {
     print!("{}", report::table(&summary));
     println!("again:   {}", args::command_to_repeat(&scenario));
     Ok(findings.verdict)
+}
+
+/// Prints the operations of a stored history.
+fn export(dir: &std::path::Path) -> anyhow::Result<()> {
+    let (scenario, history) = report::load(dir)?;
+    let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
+    export::write(&scenario, &history, &mut stdout)?;
+    Ok(std::io::Write::flush(&mut stdout)?)
 }
 
 fn print_changes(scenario: &Scenario, history: &History) {

@@ -74,12 +74,13 @@ const SEEDS: [(&str, &str); 7] = [
 ];
 
 /// The steps of the scripts: for each step, the name of its table row in CONTRIBUTING.md, and its command.
-const STEPS: [(&str, &str); 13] = [
+const STEPS: [(&str, &str); 14] = [
     ("examples on pages and in rustdoc", "cargo test --doc"),
     ("programs in `examples/`", "scripts/examples"),
     ("packages for Python and Node.js", "scripts/python quick"),
     ("server versions", "scripts/versions"),
     ("fuzz targets, a minute each", "scripts/fuzz 60"),
+    ("histories judged by a checker of others", "scripts/judge"),
     ("order of threads (loom)", "--cfg quorate_loom"),
     ("oldest compiler", "cargo \"+$lowest\""),
     ("lowest versions", "scripts/lowest-versions"),

@@ -22,6 +22,7 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             key,
             from,
             began,
+            ..
         } = &entry.event
         else {
             continue;

@@ -17,6 +17,7 @@ use super::attempt_spec::AttemptSpec;
 use super::context::Ctx;
 use super::files;
 use super::settings::{Guarding, PATIENCE};
+use super::work::next_number;
 use crate::event::{Clock, Event};
 use crate::workload::Workload;
 
@@ -134,10 +135,12 @@ fn parse_line(op: u64, line: &str) -> Option<(u64, Vec<Event>)> {
             let old_content = fields.next().unwrap_or_default().to_owned();
             let began_at = fields.next().and_then(|t| t.parse().ok()).unwrap_or(t);
             let key = "run".to_owned();
+            let new_content = next_number(&old_content);
             let write_event = Event::Wrote {
                 op,
                 key,
                 from: old_content,
+                to: Some(new_content),
                 began: began_at,
             };
             // The child ends after this line, so record the release together with the write. Do not wait until `quorate
@@ -171,8 +174,8 @@ pub fn main(origin: u64, work_time: Duration, state: &Path) -> anyhow::Result<()
         print_line(format!("alive {}\n", clock.now()))?;
     }
     let began_at = clock.now();
-    let count: u64 = old_content.parse().unwrap_or(0);
-    file.write_all_at(format!("{:<32}", count + 1).as_bytes(), 0)?;
+    let new_content = next_number(&old_content);
+    file.write_all_at(format!("{new_content:<32}").as_bytes(), 0)?;
     print_line(format!("wrote {} {old_content} {began_at}\n", clock.now()))?;
     Ok(())
 }

@@ -23,6 +23,7 @@ pub(super) fn write(
             op,
             key: key.to_owned(),
             from: old_content,
+            to: Some(content.to_owned()),
             began: began_at,
         });
     }

@@ -220,7 +220,8 @@ async fn work(ctx: &Ctx, spec: &AttemptSpec, op: u64, hold: &Hold) {
     }
 }
 
-fn next_number(text: &str) -> String {
+/// The new content of a file that counts its writes.
+pub(super) fn next_number(text: &str) -> String {
     let number: u64 = text.parse().unwrap_or(0);
     (number + 1).to_string()
 }

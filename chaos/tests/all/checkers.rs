@@ -151,6 +151,10 @@ fn checker_reports_a_lost_update_if_two_writes_replace_the_same_content() {
         op,
         key: "file".into(),
         from: from.to_owned(),
+        to: from
+            .parse()
+            .ok()
+            .map(|number: u64| (number + 1).to_string()),
         began: began * MS,
     };
     let history = || {

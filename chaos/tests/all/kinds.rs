@@ -161,6 +161,7 @@ fn wrote(op: u64, key: &str) -> Event {
         op,
         key: key.to_owned(),
         from: String::new(),
+        to: None,
         began: 0,
     }
 }

@@ -2,6 +2,7 @@
 
 mod changes;
 mod checkers;
+mod export;
 mod kinds;
 mod mixes;
 mod runs;

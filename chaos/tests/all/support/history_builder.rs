@@ -1,10 +1,17 @@
-//! Histories made by hand, for the tests of the checkers.
+//! Histories made by hand, for the tests of the checkers. If the variable `QUORATE_KEEP_HISTORIES` names a folder, each
+//! history that a checker reads is stored there with the findings about it. `scripts/judge --self-test` reads them.
 
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use quorate_chaos::checks::Findings;
 use quorate_chaos::checks::Verdict;
 use quorate_chaos::checks::all::check;
 use quorate_chaos::claim::Claim;
 use quorate_chaos::event::{Entry, Event};
 use quorate_chaos::history::History;
+use quorate_chaos::report;
 use quorate_chaos::scenario::Scenario;
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -38,12 +45,30 @@ impl HistoryBuilder {
 
     /// The verdict of a checker, and the number of violations that it finds.
     pub(crate) fn checker_verdict(self, checker: &str, scenario: &Scenario) -> (Verdict, usize) {
-        let findings = check(scenario, &History::new(self.0));
+        let history = History::new(self.0);
+        let findings = check(scenario, &history);
+        keep(scenario, &history, &findings);
         let finding = findings
             .of_checker(checker)
             .expect("a checker with this name must exist");
         (finding.verdict, finding.violations.len())
     }
+}
+
+/// Stores the history, if a folder for it is named. The name of its own folder is that of the test, and a number.
+fn keep(scenario: &Scenario, history: &History, findings: &Findings) {
+    static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(1);
+    let Some(folder) = std::env::var_os("QUORATE_KEEP_HISTORIES") else {
+        return;
+    };
+    let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or_default().replace("::", ".");
+    let folder = PathBuf::from(folder).join(format!("{test}-{number}"));
+    fs::create_dir_all(&folder).expect("the folder must be created");
+    report::store(scenario, history, &folder).expect("the history must be stored");
+    let text = serde_json::to_string(findings).expect("findings must become JSON");
+    fs::write(folder.join("findings.json"), text).expect("the findings must be stored");
 }
 
 /// The event in which a client starts to wait for the lock on the resource "file".
