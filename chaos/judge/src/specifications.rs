@@ -1,4 +1,4 @@
-//! What each kind of object may do, one operation at a time, as docs/promises.md promises it.
+//! The operations that each kind of object may do, one at a time, as docs/promises.md promises them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
