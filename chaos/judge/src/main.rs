@@ -3,6 +3,7 @@
 //! - `quorate-judge [--seconds N] [--all] FILE ..` judges files of `quorate-chaos export`.
 //! - `quorate-judge --self-test FOLDER` judges histories made by hand, and compares the verdicts with those of the checks
 //!   of the chaos runs.
+//! - `quorate-judge --simulation FOLDER` judges histories of the simulation.
 //!
 //! `scripts/judge` builds and runs it. Exit status: 0: all accepted; 1: an object is refused; 2: a verdict is unknown; 64:
 //! wrong arguments; 65: malformed input.
@@ -12,6 +13,7 @@ mod operation;
 mod report;
 mod search;
 mod self_test;
+mod simulated;
 mod specifications;
 
 use std::path::PathBuf;
@@ -37,6 +39,12 @@ fn main() -> ExitCode {
                 };
                 return finish(self_test::run(&PathBuf::from(folder), limit));
             }
+            "--simulation" => {
+                let Some(folder) = arguments.next() else {
+                    return usage();
+                };
+                return finish(simulated::run(&PathBuf::from(folder), limit));
+            }
             _ => files.push(PathBuf::from(argument)),
         }
     }
@@ -47,7 +55,9 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: quorate-judge [--seconds N] [--all] FILE .. | --self-test FOLDER");
+    eprintln!(
+        "usage: quorate-judge [--seconds N] [--all] FILE .. | --self-test FOLDER | --simulation FOLDER"
+    );
     ExitCode::from(64)
 }
 

@@ -6,6 +6,8 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::objects::Promise;
+
 /// The operations of one run.
 #[derive(Debug)]
 pub struct Input {
@@ -20,8 +22,24 @@ pub struct Input {
 pub struct Run {
     /// Whether two simultaneous holders are impossible (`holds`), allowed (`may-break`) or certain (`must-break`).
     pub exclusion: String,
+    /// The same for tokens that fall. Without this field, tokens always rise.
+    pub tokens: Option<String>,
     /// The lock implementation.
     pub locker: String,
+}
+
+impl Run {
+    /// The promises that do not hold in this run, so that a refusal shows no bug.
+    pub fn broken_promises(&self) -> Vec<Promise> {
+        let mut broken = Vec::new();
+        if self.exclusion != "holds" {
+            broken.extend([Promise::Holds, Promise::Values]);
+        }
+        if self.tokens.as_ref().is_some_and(|tokens| tokens != "holds") {
+            broken.push(Promise::Tokens);
+        }
+        broken
+    }
 }
 
 /// One operation on one object. Times are in nanoseconds since the run began.

@@ -22,27 +22,22 @@ pub fn run(files: &[PathBuf], limit: Duration, prints_all: bool) -> Result<Verdi
         let started_at = Instant::now();
         let input = Input::load(file)?;
         let judged = judge_all(&input.operations, limit);
-        let may_break = input.run.exclusion != "holds";
+        let broken = input.run.broken_promises();
         println!(
             "\n{}: locks of {}; two holders at a time: {}",
             file.display(),
             input.run.locker,
-            if may_break {
+            if broken.contains(&Promise::Holds) {
                 "allowed, because of the faults"
             } else {
                 "not allowed"
             }
         );
-        print_table(&judged, may_break, prints_all);
-        totals.add(&judged, may_break, started_at.elapsed());
+        print_table(&judged, &broken, prints_all);
+        totals.add(&judged, &broken, started_at.elapsed());
     }
     totals.print();
     Ok(totals.worst)
-}
-
-/// Whether the promise does not hold in this run, so that a refusal shows no bug.
-fn is_allowed(promise: Promise, may_break: bool) -> bool {
-    may_break && matches!(promise, Promise::Holds | Promise::Values)
 }
 
 fn worst(judged: &Judged) -> Verdict {
@@ -50,7 +45,7 @@ fn worst(judged: &Judged) -> Verdict {
     verdicts.max().unwrap_or(Verdict::Accepted)
 }
 
-fn print_table(judged: &[Judged], may_break: bool, prints_all: bool) {
+fn print_table(judged: &[Judged], broken: &[Promise], prints_all: bool) {
     println!(
         "{:<34} {:>10} {:>8}  verdict",
         "object", "operations", "left out"
@@ -72,7 +67,7 @@ fn print_table(judged: &[Judged], may_break: bool, prints_all: bool) {
             print_row(&name, operations, left_out, "accepted");
         }
         for one in alone {
-            let verdict = verdict_text(one, may_break);
+            let verdict = verdict_text(one, broken);
             print_row(&one.object, one.operations, one.left_out, &verdict);
         }
     }
@@ -82,7 +77,7 @@ fn print_row(name: &str, operations: usize, left_out: usize, verdict: &str) {
     println!("{name:<34} {operations:>10} {left_out:>8}  {verdict}");
 }
 
-fn verdict_text(judged: &Judged, may_break: bool) -> String {
+fn verdict_text(judged: &Judged, broken: &[Promise]) -> String {
     if judged.operations == 0 {
         return "nothing to judge".into();
     }
@@ -94,7 +89,7 @@ fn verdict_text(judged: &Judged, may_break: bool) -> String {
         match verdict {
             Verdict::Accepted => format!("{promise_name} accepted"),
             Verdict::Unknown => format!("{promise_name} UNKNOWN"),
-            Verdict::Refused if is_allowed(*promise, may_break) => {
+            Verdict::Refused if broken.contains(promise) => {
                 format!("{promise_name} refused (allowed)")
             }
             Verdict::Refused => format!("{promise_name} REFUSED"),
@@ -136,7 +131,7 @@ impl Default for Totals {
 }
 
 impl Totals {
-    fn add(&mut self, judged: &[Judged], may_break: bool, time: Duration) {
+    fn add(&mut self, judged: &[Judged], broken: &[Promise], time: Duration) {
         self.files += 1;
         self.time += time;
         let has_operations = judged.iter().any(|one| one.operations > 0);
@@ -154,7 +149,7 @@ impl Totals {
             self.operations += one.operations;
             let held = one.verdicts.iter();
             let held = held.filter(|(promise, verdict)| {
-                *verdict != Verdict::Refused || !is_allowed(*promise, may_break)
+                *verdict != Verdict::Refused || !broken.contains(promise)
             });
             let verdict = held.map(|(_, verdict)| *verdict).max();
             let verdict = verdict.unwrap_or(Verdict::Accepted);

@@ -6,6 +6,7 @@ mod crossings;
 mod kept;
 mod kinds;
 mod model;
+mod operations;
 mod seeds;
 mod stores;
 mod supervisor;

@@ -1,6 +1,7 @@
 //! Compares the code with the model (`model/`): every event of a recorded history must be a step that the rules of the
 //! model allow. Also tests that the model refuses the histories of seeded bugs.
 
+use crate::operations;
 use crate::support::MODEL;
 use quorate_model::{Accepted, Refusal, Replay};
 use quorate_simulation::{Disk, FaultKind, Flaw, Kind, RunOptions, Scenario};
@@ -51,7 +52,9 @@ fn check(scenario: &Scenario, flaw: Option<Flaw>) -> Result<Accepted, Refusal> {
         ..RunOptions::default()
     };
     let history = run_options.run(scenario).history;
-    Replay::check(scenario.model_settings(), &history)
+    let settings = scenario.model_settings();
+    operations::keep(&settings, &history, flaw);
+    Replay::check(settings, &history)
 }
 
 /// Checks the histories of the seeds from 0 to `seeds - 1`. Returns how many events the model has accepted.
