@@ -85,7 +85,7 @@ pub(crate) fn mutants(file: &str, text: &str) -> Vec<Mutant> {
 }
 
 /// Returns the number literals in a line of code, each with its position in bytes. Omits numbers in strings and numbers
-/// directly after `[`.
+/// directly after `[`. Also omits the end of a range whose first element alone is used: a later end changes nothing.
 fn numbers(code: &str) -> Vec<(usize, &str)> {
     let mut numbers = Vec::new();
     let mut is_quoted = false;
@@ -103,7 +103,8 @@ fn numbers(code: &str) -> Vec<(usize, &str)> {
             let is_part_of_word = index > 0
                 && (bytes[index - 1].is_ascii_alphanumeric()
                     || matches!(bytes[index - 1], b'_' | b'['));
-            if !is_quoted && !is_part_of_word {
+            let is_end_of_range = code[index + digits..].starts_with(")[1]");
+            if !is_quoted && !is_part_of_word && !is_end_of_range {
                 numbers.push((index, &code[index..index + digits]));
             }
         }
@@ -147,5 +148,21 @@ mod tests {
                 "without call('DEL', key, 3)",
             ]
         );
+    }
+
+    #[test]
+    fn end_of_a_range_whose_first_element_alone_is_used_is_not_changed() {
+        let change = |script: &str| -> Vec<String> {
+            let mutants = mutants("x/a.lua", script).into_iter();
+            mutants.map(|mutant| mutant.change).collect()
+        };
+        assert_eq!(
+            change("local head = call('ZRANGE', queue, 0, 0)[1]\n"),
+            [
+                "local head = call('ZRANGE', queue, 0, 0)[1] -> local head = call('ZRANGE', queue, 1, 1)[1]",
+                "local head = call('ZRANGE', queue, 0, 0)[1] -> local head = call('ZRANGE', queue, 1, 0)[1]",
+            ]
+        );
+        assert_eq!(change("local all = call('ZRANGE', queue, 0, 9)\n").len(), 2);
     }
 }

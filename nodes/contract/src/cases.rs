@@ -93,6 +93,7 @@ macro_rules! all_cases {
                 heartbeat_restores_a_missing_ticket_key
                 missing_ticket_key_is_restored_to_the_largest_ticket_even_by_a_waiter_with_a_smaller_one
                 forced_release_wakes_the_first_waiter_whose_heartbeat_time_has_not_ended
+                release_wakes_the_first_waiter_whose_heartbeat_time_has_not_ended
                 ticket_key_of_a_new_queue_expires_with_its_only_waiter
                 batched_release_wakes_the_first_waiter_of_a_queue_whose_ticket_key_was_restored;
             status:

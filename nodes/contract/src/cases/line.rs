@@ -164,13 +164,44 @@ impl WokenKeys {
 
 /// A claim of process `n` with the ticket `number`, whose place in the queue expires after `heartbeat`.
 fn queued_with_heartbeat(n: u8, number: u64, heartbeat: Duration) -> Arc<Claim> {
+    queued_with_heartbeat_on(KEY, n, number, heartbeat)
+}
+
+/// The same for any lock key.
+fn queued_with_heartbeat_on(key: &[u8], n: u8, number: u64, heartbeat: Duration) -> Arc<Claim> {
     let ticket = Ticket {
         waiter: format!("{n:016x}:1").into(),
         number,
         heartbeat,
     };
-    let claim = Claim::new("", KEY, token(n), true);
+    let claim = Claim::new("", key, token(n), true);
     Arc::new(claim.with_fairness(Fairness::Fair(Some(Box::new(ticket)))))
+}
+
+pub async fn release_wakes_the_first_waiter_whose_heartbeat_time_has_not_ended(
+    master: &TestedMaster,
+) {
+    let live_wake_ups = WokenKeys::subscribe(master, 7);
+    // A queue with a single waiter, and a queue whose first waiter is dead.
+    for (key, dead_waiter) in [(b"alone", None), (b"first", Some(6))] {
+        let holder = unqueued_claim(key, 1);
+        master.granted(acquire(&holder, LONG, now())).await;
+        let queued_on_key = |n, number, heartbeat| {
+            let claim = queued_with_heartbeat_on(key, n, number, heartbeat);
+            acquire(&claim, LONG, now())
+        };
+        largest_ticket(master, queued_on_key(7, 5, secs(240))).await;
+        if let Some(n) = dead_waiter {
+            largest_ticket(master, queued_on_key(n, 3, SHORT_HEARTBEAT)).await;
+            tokio::time::sleep(2 * SHORT_HEARTBEAT).await;
+        }
+        let reply = master.send(release(&holder)).await;
+        assert_eq!(reply, Ok(Answer::Released(true)));
+        eventually("the waiter that is alive must be woken", || {
+            live_wake_ups.contains(key)
+        })
+        .await;
+    }
 }
 
 pub async fn forced_release_wakes_the_first_waiter_whose_heartbeat_time_has_not_ended(
