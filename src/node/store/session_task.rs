@@ -424,3 +424,6 @@ impl<S: Store> Drop for SessionTask<S> {
         self.shared.mailboxes[self.index].fail(&fault);
     }
 }
+
+#[cfg(test)]
+mod tests;
