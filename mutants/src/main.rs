@@ -10,13 +10,18 @@
 //! 3. `judge` runs the tests and the simulation against each mutant, until one of them fails.
 //! 4. `survivors.txt` lists the mutants that no judge detects, each with the reason why it does not change the
 //!    behaviour of quorate. A test checks that each listed mutant exists, and limits the number of listed mutants.
+//!
+//! `seeded` does the same for the seeded bugs: faults that are written down by hand, each with the rule of the
+//! simulation that must catch it (`scripts/seeded-bugs`).
 
 mod choice;
+mod copy;
 mod find;
 mod judge;
 mod lua;
 mod mutant;
 mod rust;
+mod seeded;
 mod survivors;
 mod table;
 mod targets;
@@ -112,6 +117,10 @@ fn parse_options() -> Result<Options> {
 }
 
 fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1).peekable();
+    if args.next_if_eq("seeded-bugs").is_some() {
+        return seeded::main(args);
+    }
     let options = match parse_options() {
         Ok(options) => options,
         Err(error) => {

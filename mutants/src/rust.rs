@@ -69,6 +69,78 @@ pub(crate) fn body_of(text: &str, name: &str) -> Option<Range<usize>> {
     })
 }
 
+/// The body of a function.
+#[derive(Clone, Debug)]
+pub(crate) struct Body {
+    /// The name of the function. The name of a method begins with the name of its type, for example `Held::lost`.
+    pub(crate) function: String,
+    /// The range of the body without its braces, in bytes.
+    pub(crate) range: Range<usize>,
+    /// The range of the word `const` in front of the function; `None` if there is none.
+    pub(crate) constant: Option<Range<usize>>,
+}
+
+/// Returns the bodies of all functions of a file, without those of its tests.
+pub(crate) fn bodies_of(text: &str) -> Result<Vec<Body>> {
+    let parsed = syn::parse_file(text)?;
+    let mut finder = BodyFinder {
+        owner: None,
+        bodies: Vec::new(),
+    };
+    finder.visit_file(&parsed);
+    Ok(finder.bodies)
+}
+
+struct BodyFinder {
+    owner: Option<String>,
+    bodies: Vec<Body>,
+}
+
+impl BodyFinder {
+    fn function(&mut self, signature: &syn::Signature, block: &Block) {
+        let name = signature.ident.to_string();
+        let function = match &self.owner {
+            Some(owner) => format!("{owner}::{name}"),
+            None => name,
+        };
+        self.bodies.push(Body {
+            function,
+            range: inner_range(block),
+            constant: signature.constness.map(|word| word.span().byte_range()),
+        });
+    }
+}
+
+impl<'ast> Visit<'ast> for BodyFinder {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        let outer_owner = std::mem::replace(&mut self.owner, type_name(&item.self_ty));
+        visit::visit_item_impl(self, item);
+        self.owner = outer_owner;
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.function(&item.sig, &item.block);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.function(&item.sig, &item.block);
+    }
+}
+
+/// The last name in the path of a type; `None` for other types, for example tuples.
+fn type_name(self_ty: &Type) -> Option<String> {
+    match self_ty {
+        Type::Path(path) => path.path.segments.last().map(|last| last.ident.to_string()),
+        _ => None,
+    }
+}
+
 fn inner_range(block: &Block) -> Range<usize> {
     let whole_range = block.span().byte_range();
     whole_range.start + 1..whole_range.end - 1
@@ -320,11 +392,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         if is_test(&item.attrs) {
             return;
         }
-        let impl_owner = match &*item.self_ty {
-            Type::Path(path) => path.path.segments.last().map(|last| last.ident.to_string()),
-            _ => None,
-        };
-        let outer_owner = std::mem::replace(&mut self.owner, impl_owner);
+        let outer_owner = std::mem::replace(&mut self.owner, type_name(&item.self_ty));
         visit::visit_item_impl(self, item);
         self.owner = outer_owner;
     }

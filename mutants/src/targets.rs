@@ -65,7 +65,6 @@ const MUTATED_FILES: &[&str] = &[
 const FOR_TESTS: &[&str] = &[
     "src/node/memory/orders.rs",
     "src/node/store/record_access.rs",
-    "src/node/store/flaw.rs",
     "src/node/store/table.rs",
 ];
 

@@ -3,14 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 
 use crate::choice::Choice;
+use crate::copy::{Built, CompilerError, cargo, copy_files, remove_others, write};
 use crate::find::Code;
 use crate::mutant::{Form, Mutant};
 use crate::weave::{Placed, Wrap, weave};
@@ -18,7 +16,7 @@ use crate::{rust, targets};
 
 /// The code that switches one mutant on. It is appended to the root module of the library's copy. `{count}` is replaced
 /// by the number of mutants plus one.
-const SWITCH: &str = r#"
+pub(crate) const SWITCH: &str = r#"
 
 /// Whether the mutant `id` is switched on.
 #[doc(hidden)]
@@ -111,13 +109,6 @@ pub(crate) struct BuiltPrograms {
     pub(crate) simulation: Option<PathBuf>,
 }
 
-/// A compiler error: the places in the code that the error names, its error code, and its text.
-struct CompilerError {
-    spans: Vec<(String, Range<usize>)>,
-    code: String,
-    message: String,
-}
-
 impl Tree {
     /// Copies all files under version control to the folder of the copy. A file with unchanged content is not written,
     /// so that cargo does not compile it again.
@@ -125,13 +116,10 @@ impl Tree {
         let work_folder = root.join("target/mutants");
         let copy = work_folder.join("tree");
         let files = targets::tracked(root, &["**"])?;
-        for file in &files {
-            // The library's source files are written later, with the mutants woven in.
-            if !is_source(file) {
-                write(&copy.join(file), &fs::read(root.join(file))?)?;
-            }
-        }
-        remove_others(&copy, &copy, &files.iter().map(PathBuf::from).collect())?;
+        // The library's source files are written later, with the mutants woven in.
+        let unwoven = files.iter().filter(|file| !is_source(file));
+        copy_files(root, &copy, unwoven)?;
+        remove_others(&copy, &files)?;
         let names = fs::read_to_string(work_folder.join("not-compiled.txt")).unwrap_or_default();
         Ok(Self {
             root: root.to_path_buf(),
@@ -385,41 +373,9 @@ impl Tree {
         self.uncompilable.extend(names);
     }
 
-    /// Runs cargo in the copy, with its own build folder. Returns the built programs by name, and the compiler errors.
-    fn cargo(&self, args: &[&str]) -> Result<(BTreeMap<String, PathBuf>, Vec<CompilerError>)> {
-        eprintln!("cargo {}", args.join(" "));
-        let output = Command::new("nice")
-            .arg("cargo")
-            .args(args)
-            .args(["--locked", "--message-format=json"])
-            .env("CARGO_TARGET_DIR", self.root.join("target/mutants/build"))
-            .current_dir(&self.copy)
-            .stderr(Stdio::piped())
-            .output()
-            .context("cargo")?;
-        let mut programs = BTreeMap::new();
-        let mut errors = Vec::new();
-        for line in String::from_utf8_lossy(&output.stdout).lines() {
-            let Ok(message) = serde_json::from_str::<Value>(line) else {
-                continue;
-            };
-            if let Some(program) = message["executable"].as_str() {
-                let name = message["target"]["name"].as_str().unwrap_or_default();
-                programs.insert(name.to_owned(), PathBuf::from(program));
-            }
-            let diagnostic = &message["message"];
-            if diagnostic["level"] == "error"
-                && diagnostic["spans"]
-                    .as_array()
-                    .is_some_and(|s| !s.is_empty())
-            {
-                errors.push(compiler_error(diagnostic));
-            }
-        }
-        if errors.is_empty() && !output.status.success() {
-            bail!("cargo: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        Ok((programs, errors))
+    /// Runs cargo in the copy, with its own build folder.
+    fn cargo(&self, args: &[&str]) -> Result<Built> {
+        cargo(&self.copy, &self.root.join("target/mutants/build"), args)
     }
 }
 
@@ -433,28 +389,6 @@ fn name_with_replacement(mutant: &Mutant) -> String {
     format!("{} {kind}", mutant.name())
 }
 
-fn compiler_error(diagnostic: &Value) -> CompilerError {
-    let spans = diagnostic["spans"].as_array().cloned().unwrap_or_default();
-    let span_of = |span: &Value| {
-        let offset_of = |name: &str| span[name].as_u64().unwrap_or_default() as usize;
-        let file = span["file_name"].as_str().unwrap_or_default().to_owned();
-        (file, offset_of("byte_start")..offset_of("byte_end"))
-    };
-    let (primary, others): (Vec<_>, Vec<_>) =
-        spans.iter().partition(|span| span["is_primary"] == true);
-    CompilerError {
-        spans: primary.into_iter().chain(others).map(span_of).collect(),
-        code: diagnostic["code"]["code"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned(),
-        message: diagnostic["rendered"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned(),
-    }
-}
-
 /// Whether a file is source code of the library. `copy` does not write such a file; `weave` writes it with the mutants
 /// woven in.
 fn is_source(file: &str) -> bool {
@@ -464,27 +398,4 @@ fn is_source(file: &str) -> bool {
 
 fn is_root_module(file: &str) -> bool {
     file == "src/lib.rs"
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    if fs::read(path).is_ok_and(|current| current == bytes) {
-        return Ok(());
-    }
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    fs::write(path, bytes).context(path.display().to_string())
-}
-
-/// Removes the files of the copy that no longer exist in the original repository.
-fn remove_others(folder: &Path, copy: &Path, kept_files: &BTreeSet<PathBuf>) -> Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            remove_others(&path, copy, kept_files)?;
-        } else if !kept_files.contains(path.strip_prefix(copy)?) {
-            fs::remove_file(path)?;
-        }
-    }
-    Ok(())
 }

@@ -150,3 +150,21 @@ impl ChangePlan {
         client < usize::from(self.operators)
     }
 }
+
+impl ChangePlan {
+    /// For the bugs that replace a master without an operator: returns the masters that a client uses at this step. At
+    /// step 0, it uses the first set of masters, and later the second set.
+    pub(crate) fn masters_without_operator(&self, step: u8) -> ClientMasters {
+        ClientMasters::of_one_set(self.sets[usize::from(step > 0)])
+    }
+
+    /// Returns the number of the master that is replaced, if the plan's first change replaces exactly one of at least
+    /// three masters; otherwise `None`.
+    pub(crate) fn only_replaced_master(&self) -> Option<usize> {
+        let [old, next] = [self.sets[0], self.sets[1]];
+        let (removed, added) = (old & !next, next & !old);
+        let is_single =
+            removed.is_power_of_two() && added.is_power_of_two() && old.count_ones() > 2;
+        is_single.then(|| removed.trailing_zeros() as usize)
+    }
+}

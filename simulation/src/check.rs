@@ -41,6 +41,29 @@ pub const HARMFUL_RULES: [&str; 9] = [
     "time goes on",
 ];
 
+/// The rules of which a run reports violations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckedRules {
+    /// All rules.
+    #[default]
+    All,
+    /// Only the rules whose violation harms users ([`HARMFUL_RULES`]).
+    Harmful,
+    /// Only the rule with this name.
+    Only(&'static str),
+}
+
+impl CheckedRules {
+    /// Whether a violation of `rule` is reported.
+    pub(crate) fn includes(self, rule: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Harmful => HARMFUL_RULES.contains(&rule),
+            Self::Only(name) => name == rule,
+        }
+    }
+}
+
 /// The time of an event and the state of the clients, which every checker may read.
 pub(crate) struct Moment<'a> {
     /// The true time of the event, in nanoseconds.

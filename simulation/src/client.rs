@@ -18,18 +18,16 @@ use quorate::runtime::Runtime;
 
 use crate::clock::{MS, RUN_START};
 use crate::facts::{Believer, Call, EndReason, Fact};
-use crate::flaw::Flaw;
 use crate::kind::{Kind, ValueStep};
-use crate::locker::{AcquireArgs, AcquireFailure, Hold, Locker, slot_place};
+use crate::library::Library;
+use crate::locker::{AcquireArgs, AcquireFailure, Hold, slot_place};
 use crate::process::Process;
 use crate::scenario::{COUNTED_WAIT, Step};
-use crate::seeded_bugs::frozen_hold::FrozenHold;
-use crate::seeded_bugs::permits::place_of_counted_permit;
 
 /// Runs one task of a client. All tasks of the client share the steps of the plan. If the client's previous process was
 /// killed, the tasks continue with the next step. Only the task with `is_first` set takes the client's last lock.
-pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, is_first: bool) {
-    let client = Client { process, locker };
+pub(crate) async fn run(process: Arc<Process>, library: Arc<Library>, is_first: bool) {
+    let client = Client { process, library };
     while let Some(step) = client.next_step() {
         client.sleep(step.think).await;
         if client.process.shared.world().faults_have_ended() {
@@ -53,7 +51,7 @@ pub(crate) async fn run(process: Arc<Process>, locker: Arc<dyn Locker>, is_first
 
 struct Client {
     process: Arc<Process>,
-    locker: Arc<dyn Locker>,
+    library: Arc<Library>,
 }
 
 impl Client {
@@ -112,7 +110,7 @@ impl Client {
             resource: kind.place(0).into(),
             wait: one_step_per_process.then_some(0),
         });
-        let outcome = self.locker.acquire(args).await;
+        let outcome = self.library.clone().acquire(args).await;
         if let Ok(hold) = outcome {
             let id = self.record_hold(0, (kind, true), hold.clone());
             call.returned();
@@ -200,7 +198,7 @@ impl Client {
             resource: step.kind.place(step.resource).into(),
             wait: Some(wait),
         });
-        let acquire = self.locker.acquire(args);
+        let acquire = self.library.clone().acquire(args);
         let outcome = match step.cut {
             Some(polls) => PollLimit::new(acquire, polls).await,
             None => Some(acquire.await),
@@ -243,9 +241,9 @@ impl Client {
     }
 
     /// Releases a lock. If `step.cut_release` is set, drops the future of the release after this number of polls.
-    async fn release_hold(&self, step: &Step, hold: Arc<dyn Hold>) {
+    async fn release_hold(&self, step: &Step, hold: Arc<Hold>) {
         let call = self.begin_call(Call::Release);
-        let release = hold.release();
+        let release = Box::pin(hold.release());
         match step.cut_release {
             None => release.await,
             Some(polls) => {
@@ -298,26 +296,26 @@ impl Client {
     async fn is_lost_during(
         &self,
         id: u64,
-        hold: &Arc<dyn Hold>,
+        hold: &Arc<Hold>,
         work: impl Future<Output = ()>,
     ) -> bool {
         let notices = std::pin::pin!(self.report_risks(id, hold));
-        let loss = select(notices, hold.lost());
+        let loss = select(notices, Box::pin(hold.guard().lost()));
         let work = std::pin::pin!(work);
         matches!(select(work, loss).await, Either::Right(_))
     }
 
-    fn drop_lost_hold(&self, id: u64, hold: Arc<dyn Hold>) {
+    fn drop_lost_hold(&self, id: u64, hold: Arc<Hold>) {
         self.retire(id, EndReason::Lost);
         self.process.shared.world().observer.coverage.lost_locks += 1;
         drop(hold);
     }
 
-    async fn work(&self, step: &Step, hold: &Arc<dyn Hold>) {
+    async fn work(&self, step: &Step, hold: &Arc<Hold>) {
         self.sleep(step.hold / 2).await;
         if let Some(ttl) = step.extend {
             let call = self.begin_call(Call::Extend);
-            hold.clone().extend(Duration::from_nanos(ttl)).await;
+            let _outcome = hold.guard().extend(Duration::from_nanos(ttl)).await;
             call.returned();
         }
         if step.kind == Kind::Value(ValueStep::SeparateCalls) {
@@ -334,21 +332,16 @@ impl Client {
         &self,
         step: &Step,
         id: u64,
-        hold: Arc<dyn Hold>,
-    ) -> Option<(u64, Arc<dyn Hold>)> {
+        hold: Arc<Hold>,
+    ) -> Option<(u64, Arc<Hold>)> {
         let work = self.sleep(step.hold / 2);
         if self.is_lost_during(id, &hold, work).await {
             self.drop_lost_hold(id, hold);
             return None;
         }
-        let stays_writer = self.process.shared.world().flaw == Some(Flaw::DowngradeWritesOn);
-        if stays_writer {
-            self.keep_believing(id, &hold);
-        } else {
-            self.retire(id, EndReason::Downgraded);
-        }
+        self.retire(id, EndReason::Downgraded);
         let call = self.begin_call(Call::Downgrade);
-        let reader_future = hold.downgrade();
+        let reader_future = Box::pin(hold.downgrade());
         let reader_guard = match step.cut_release {
             Some(polls) => PollLimit::new(reader_future, polls).await.flatten(),
             None => reader_future.await,
@@ -358,29 +351,12 @@ impl Client {
             (id, reader)
         });
         call.returned();
-        if stays_writer {
-            self.retire(id, EndReason::Downgraded);
-        }
         let coverage = &mut self.process.shared.world().observer.coverage;
         match reader {
             Some(_) => coverage.downgraded += 1,
             None => coverage.not_downgraded += 1,
         }
         reader
-    }
-
-    /// For the seeded bug `DowngradeWritesOn`: the checkers count the client as a writer until the downgrade has ended.
-    fn keep_believing(&self, id: u64, hold: &Arc<dyn Hold>) {
-        let frozen_hold = Arc::new(FrozenHold::copy_of(&**hold));
-        let mut world = self.process.shared.world();
-        let is_this_hold = |believer: &&mut Believer| believer.id == id;
-        let believer = world.observer.believers.iter_mut().find(is_this_hold);
-        let real_hold = believer.map(|believer| {
-            believer.risk_margin = None;
-            std::mem::replace(&mut believer.hold, frozen_hold)
-        });
-        drop(world);
-        drop(real_hold);
     }
 
     fn record_failure(&self, failure: AcquireFailure) {
@@ -393,14 +369,11 @@ impl Client {
         }
     }
 
-    fn record_hold(&self, resource: u8, (kind, renewed): (Kind, bool), hold: Arc<dyn Hold>) -> u64 {
+    fn record_hold(&self, resource: u8, (kind, renewed): (Kind, bool), hold: Arc<Hold>) -> u64 {
         let valid_until = hold.end_of_validity().map_or(0, Instant::as_nanos);
         let slot = hold.slot();
-        let mut place = slot.map_or(resource, |slot| slot_place(resource, slot));
+        let place = slot.map_or(resource, |slot| slot_place(resource, slot));
         let mut world = self.process.shared.world();
-        if world.flaw == Some(Flaw::CountToK) {
-            place = place_of_counted_permit(&world.observer.believers, kind, place);
-        }
         let believer = Believer {
             id: 0,
             client: self.process.client,

@@ -6,6 +6,7 @@
 mod changes;
 mod clocks;
 mod days;
+mod modelled;
 mod notes;
 mod restarts;
 mod store_events;

@@ -378,7 +378,7 @@ pub(crate) struct Believer {
     /// Whether the library has reported that the lock is no longer held.
     pub(crate) is_over: bool,
     pub(crate) clock: Clock,
-    pub(crate) hold: Arc<dyn Hold>,
+    pub(crate) hold: Arc<Hold>,
 }
 
 /// Returns the first six of the hex digits of a lock value, for traces.

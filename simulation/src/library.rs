@@ -1,29 +1,18 @@
-//! The lock implementation that clients of the simulation normally use: the real library.
+//! Acquires locks of all kinds with the real library.
 
 use std::sync::Arc;
 
-use quorate::node::Node;
-use quorate::runtime::BoxFuture;
 use quorate::{AcquireError, LockRequest, Note, Owner, Redlock, Waiting};
 
 use crate::facts::Fact;
-use crate::flaw::Flaw;
 use crate::kind::Kind;
-use crate::locker::{
-    AcquireArgs, AcquireFailure, Hold, Locker, Register, SEMAPHORES, key_of_place,
-};
+use crate::locker::{AcquireArgs, AcquireFailure, Hold, SEMAPHORES, key_of_place};
 use crate::process::Process;
-use crate::seeded_bugs::counted_holds::CountedHolds;
-use crate::seeded_bugs::wrong_register::WrongRegister;
 
 /// The real library, used by one client process.
 pub(crate) struct Library {
     redlock: Redlock,
     owners: Vec<Owner>,
-    /// For the seeded bug `LocalCountAnswers`: the owners' holds in this process, which answer an acquire without
-    /// asking the masters. `None` without this bug.
-    counted_holds: Option<CountedHolds>,
-    register: Option<WrongRegister>,
     process: Arc<Process>,
 }
 
@@ -31,18 +20,11 @@ pub(crate) struct Library {
 const OWNER_COUNT: u8 = 3;
 
 impl Library {
-    pub(crate) fn new(
-        redlock: Redlock,
-        nodes: Vec<Arc<dyn Node>>,
-        process: Arc<Process>,
-        flaw: Option<Flaw>,
-    ) -> Self {
+    pub(crate) fn new(redlock: Redlock, process: Arc<Process>) -> Self {
         let id_of = |number| format!("owner-{number}");
         let owner = |number| redlock.owner(id_of(number)).expect("the id must be valid");
         Self {
             owners: (0..OWNER_COUNT).map(owner).collect(),
-            counted_holds: (flaw == Some(Flaw::LocalCountAnswers)).then(CountedHolds::default),
-            register: flaw.and_then(|flaw| WrongRegister::new(flaw, nodes)),
             process,
             redlock,
         }
@@ -53,34 +35,23 @@ impl Library {
         &self,
         number: u8,
         resource: u8,
-    ) -> Result<Arc<dyn Hold>, AcquireFailure> {
-        let owner_and_place = (number, resource);
-        let counted_holds = self.counted_holds.as_ref();
-        if let Some(hold) =
-            counted_holds.and_then(|counted_holds| counted_holds.join_existing(owner_and_place))
-        {
-            return Ok(hold);
-        }
+    ) -> Result<Arc<Hold>, AcquireFailure> {
         let owner = &self.owners[usize::from(number)];
         let guard = owner
             .acquire(key_of_place(resource))
             .await
             .map_err(failure_of)?;
-        let held: Arc<dyn Hold> = Arc::new(guard);
-        Ok(match counted_holds {
-            Some(counted_holds) => counted_holds.add_first(owner_and_place, held),
-            None => held,
-        })
+        Ok(Arc::new(Hold::Owner(guard)))
     }
 
     /// Waits until there is no leader, and then becomes the leader. The lock of a leader is always renewed.
-    async fn lead(&self, args: &AcquireArgs) -> Result<Arc<dyn Hold>, AcquireFailure> {
+    async fn lead(&self, args: &AcquireArgs) -> Result<Arc<Hold>, AcquireFailure> {
         let plain_election = self.redlock.election(key_of_place(args.resource));
         let note = args.kind.note().unwrap_or_default();
         let election = plain_election.waiting(self.on_waiting(args.resource));
         let leadership = election.wait(args.wait()).campaign(note).await;
         leadership
-            .map(|leadership| Arc::new(leadership) as Arc<dyn Hold>)
+            .map(|leadership| Arc::new(Hold::Leader(leadership)))
             .map_err(|error| self.failure_with_note(args.resource, error))
     }
 
@@ -135,45 +106,41 @@ impl Library {
     }
 }
 
-impl Locker for Arc<Library> {
-    fn acquire(&self, args: AcquireArgs) -> BoxFuture<Result<Arc<dyn Hold>, AcquireFailure>> {
-        let library = self.clone();
-        Box::pin(async move {
-            if let Kind::OwnerOfProcess(number) = args.kind {
-                return library.acquire_shared_by_tasks(number, args.resource).await;
-            }
-            if let Kind::Leader(_) = args.kind {
-                return library.lead(&args).await;
-            }
-            let mut request = library.request(&args);
-            if !args.renew {
-                request = request.renewal(false);
-            }
-            request = request.wait(args.wait());
-            let is_single_resource = args.kind.scope(args.resource).resources().count() == 1;
-            if is_single_resource {
-                request = request.waiting(library.on_waiting(args.resource));
-            }
-            let acquired = request.acquire().await;
-            acquired
-                .map(|guard| Arc::new(guard) as Arc<dyn Hold>)
-                .map_err(|error| {
-                    if is_single_resource {
-                        library.failure_with_note(args.resource, error)
-                    } else {
-                        failure_of(error)
-                    }
-                })
-        })
+impl Library {
+    /// The library itself.
+    pub(crate) fn redlock(&self) -> &Redlock {
+        &self.redlock
     }
 
-    fn redlock(&self) -> Option<&Redlock> {
-        Some(&self.redlock)
-    }
-
-    fn register(&self) -> Option<&dyn Register> {
-        let register = self.register.as_ref()?;
-        Some(register)
+    pub(crate) async fn acquire(
+        self: Arc<Self>,
+        args: AcquireArgs,
+    ) -> Result<Arc<Hold>, AcquireFailure> {
+        if let Kind::OwnerOfProcess(number) = args.kind {
+            return self.acquire_shared_by_tasks(number, args.resource).await;
+        }
+        if let Kind::Leader(_) = args.kind {
+            return self.lead(&args).await;
+        }
+        let mut request = self.request(&args);
+        if !args.renew {
+            request = request.renewal(false);
+        }
+        request = request.wait(args.wait());
+        let is_single_resource = args.kind.scope(args.resource).resources().count() == 1;
+        if is_single_resource {
+            request = request.waiting(self.on_waiting(args.resource));
+        }
+        let acquired = request.acquire().await;
+        acquired
+            .map(|guard| Arc::new(Hold::Lock(guard)))
+            .map_err(|error| {
+                if is_single_resource {
+                    self.failure_with_note(args.resource, error)
+                } else {
+                    failure_of(error)
+                }
+            })
     }
 }
 

@@ -4,19 +4,24 @@ use std::process::ExitCode;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use quorate_simulation::{
-    Failure, Flaw, RULES, RunOptions, ScenarioFamily, Summary, Sweep, first_caught, format_grouped,
-    shrink,
+    CheckedRules, Failure, Flaw, HAND_WRITTEN, RULES, RunOptions, ScenarioFamily, Search, Subject,
+    Summary, Sweep, format_grouped, hand_written, rule_by_name, shrink,
 };
 
 const HELP: &str = "\
 usage: scripts/simulate [--seeds N] [--first N] [--threads N] [WORLDS | --bench]
-       scripts/simulate --seeded-bugs [--seeds N] [WORLDS]
-       scripts/simulate --seeded-bug NAME [--harm]   prints the smallest scenario that catches the bug, and its trace;
-                                                     --harm checks only the rules whose violation harms users
        QUORATE_SEED=N scripts/simulate [WORLDS]      replays one seed with its trace
        WORLDS is one of these: --stores plays scenarios with databases, ZooKeeper or etcd, --changes plays replacements of
        masters, --tries plays short processes and stores without a clock, --clocks plays restarts of masters whose clocks
-       jump";
+       jump, --hand-written NAME plays the variants of a scenario written by hand
+
+For seeded bugs (scripts/seeded-bugs):
+       scripts/simulate --find RULE [WORLDS]         prints the first seed that breaks RULE. RULE can be harm (any rule
+                                                     whose violation harms users)
+       --trace                                       also prints the smallest scenario that breaks RULE, and its trace
+       --values, --notes                             only scenarios with values, or with notes and elections
+       --model                                       lets the model check the histories, and RULE is a rule of the model
+       --world-bug NAME                              plays with this seeded bug of the simulated world";
 
 fn main() -> ExitCode {
     let options = match Options::read() {
@@ -29,8 +34,7 @@ fn main() -> ExitCode {
     match options.command {
         Command::Sweep => run_sweep(&options),
         Command::Replay(seed) => replay(seed, options.family, RunOptions::default()),
-        Command::SeededBugs => print_seeded_bugs(&options),
-        Command::SeededBug(flaw) => replay_seeded_bug(flaw, &options),
+        Command::Find => find(&options),
     }
 }
 
@@ -40,14 +44,18 @@ struct Options {
     first: u64,
     threads: usize,
     family: ScenarioFamily,
-    harmful_only: bool,
+    subject: Subject,
+    world_bug: Option<Flaw>,
+    /// The rule to find with `--find`.
+    rule: String,
+    asks_model: bool,
+    traces: bool,
 }
 
 enum Command {
     Sweep,
     Replay(u64),
-    SeededBugs,
-    SeededBug(Flaw),
+    Find,
 }
 
 impl Options {
@@ -59,35 +67,62 @@ impl Options {
             first: 0,
             threads: cores,
             family: ScenarioFamily::default(),
-            harmful_only: false,
+            subject: Subject::default(),
+            world_bug: None,
+            rule: String::new(),
+            asks_model: false,
+            traces: false,
         };
         if let Ok(seed) = std::env::var("QUORATE_SEED") {
             options.command = Command::Replay(parse_number(&seed)?);
         }
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
-            let mut value = || args.next().ok_or(format!("{arg} needs a value"));
-            match arg.as_str() {
-                "--seeds" => options.seeds = parse_number(&value()?)?,
-                "--first" => options.first = parse_number(&value()?)?,
-                "--threads" => options.threads = parse_number(&value()?)? as usize,
-                "--bench" => options.family = ScenarioFamily::Bench,
-                "--stores" => options.family = ScenarioFamily::Stores,
-                "--changes" => options.family = ScenarioFamily::Changes,
-                "--tries" => options.family = ScenarioFamily::Tries,
-                "--clocks" => options.family = ScenarioFamily::Clocks,
-                "--harm" => options.harmful_only = true,
-                "--seeded-bugs" => options.command = Command::SeededBugs,
-                "--seeded-bug" => {
-                    let name = value()?;
-                    let flaw = Flaw::by_name(&name)
-                        .ok_or(format!("there is no seeded bug with the name {name}"))?;
-                    options.command = Command::SeededBug(flaw);
-                }
-                _ => return Err(format!("unknown argument {arg}")),
-            }
+            options.read_argument(&arg, || args.next().ok_or(format!("{arg} needs a value")))?;
         }
+        options.family = match (options.asks_model, options.family) {
+            (true, ScenarioFamily::Redis) => ScenarioFamily::Modelled,
+            (true, ScenarioFamily::Changes) => ScenarioFamily::ModelledChanges,
+            (true, _) => return Err("--model plays only Redis masters, or --changes".into()),
+            (false, family) => family,
+        };
         Ok(options)
+    }
+
+    fn read_argument(
+        &mut self,
+        arg: &str,
+        mut value: impl FnMut() -> Result<String, String>,
+    ) -> Result<(), String> {
+        match arg {
+            "--seeds" => self.seeds = parse_number(&value()?)?,
+            "--first" => self.first = parse_number(&value()?)?,
+            "--threads" => self.threads = parse_number(&value()?)? as usize,
+            "--bench" => self.family = ScenarioFamily::Bench,
+            "--stores" => self.family = ScenarioFamily::Stores,
+            "--changes" => self.family = ScenarioFamily::Changes,
+            "--tries" => self.family = ScenarioFamily::Tries,
+            "--clocks" => self.family = ScenarioFamily::Clocks,
+            "--hand-written" => {
+                let name = value()?;
+                let index = hand_written(&name);
+                let index = index.ok_or(format!("there is no scenario with the name {name}"))?;
+                self.family = ScenarioFamily::HandWritten(index);
+                self.seeds = HAND_WRITTEN[index].variants;
+            }
+            "--values" => self.subject = Subject::Values,
+            "--notes" => self.subject = Subject::Notes,
+            "--model" => self.asks_model = true,
+            "--find" => (self.command, self.rule) = (Command::Find, value()?),
+            "--trace" => self.traces = true,
+            "--world-bug" => {
+                let name = value()?;
+                let bug = Flaw::by_name(&name);
+                self.world_bug = Some(bug.ok_or(format!("the world has no bug {name}"))?);
+            }
+            _ => return Err(format!("unknown argument {arg}")),
+        }
+        Ok(())
     }
 }
 
@@ -200,62 +235,40 @@ fn replay(seed: u64, family: ScenarioFamily, run_options: RunOptions) -> ExitCod
     ExitCode::FAILURE
 }
 
-/// Prints a table of the seeded bugs. The columns are:
-///
-/// - the name of the bug;
-/// - the first seed that breaks any rule, and this rule;
-/// - the first seed that breaks a rule in `HARMFUL_RULES` (the rules that protect users), and this rule.
-fn print_seeded_bugs(options: &Options) -> ExitCode {
-    let mut exit_code = ExitCode::SUCCESS;
-    println!(
-        "{:<24}{:>8}  {:<32}{:>12}  rule",
-        "seeded bug", "seed", "rule", "harm at seed"
-    );
-    let redis_bugs = Flaw::REDIS_BUGS.into_iter();
-    let other_bugs = Flaw::STORE_BUGS.into_iter().chain(Flaw::SHORT_PROCESS_BUGS);
-    let bugs = redis_bugs
-        .chain(other_bugs)
-        .chain(Flaw::CHANGE_BUGS)
-        .chain(Flaw::CLOCK_BUGS);
-    let selected = bugs.filter(|flaw| match options.family {
-        ScenarioFamily::Stores => flaw.is_of_stores(),
-        ScenarioFamily::Changes => flaw.is_of_changes(),
-        ScenarioFamily::Tries => flaw.is_of_tries(),
-        ScenarioFamily::Clocks => flaw.is_of_clocks(),
-        _ => true,
-    });
-    for flaw in selected {
-        let first_failure =
-            |harmful_only| first_caught(flaw, harmful_only, options.seeds, options.threads);
-        let (any_failure, harmful_failure) = (first_failure(false), first_failure(true));
-        let seed_and_rule = |failure: Option<Failure>| match failure {
-            Some(failure) => (failure.seed.to_string(), failure.violation.rule),
-            None => ("-".to_owned(), "not caught"),
-        };
-        if any_failure.is_none() {
-            exit_code = ExitCode::FAILURE;
-        }
-        let ((seed, rule), (harm_seed, harm_rule)) =
-            (seed_and_rule(any_failure), seed_and_rule(harmful_failure));
-        println!("{flaw:<24}{seed:>8}  {rule:<32}{harm_seed:>12}  {harm_rule}");
-    }
-    exit_code
-}
-
-fn replay_seeded_bug(flaw: Flaw, options: &Options) -> ExitCode {
-    let Some(failure) = first_caught(flaw, options.harmful_only, options.seeds, options.threads)
-    else {
-        println!(
-            "the seeded bug {flaw} was not caught within {} seeds",
-            options.seeds
-        );
-        return ExitCode::FAILURE;
+/// Prints the first seed that breaks the rule, and fails if there is none.
+fn find(options: &Options) -> ExitCode {
+    let checked_rules = match options.rule.as_str() {
+        "harm" => Some(CheckedRules::Harmful),
+        _ if options.asks_model => Some(CheckedRules::All),
+        name => rule_by_name(name).map(CheckedRules::Only),
+    };
+    let Some(checked_rules) = checked_rules else {
+        eprintln!("there is no rule with the name {}", options.rule);
+        return ExitCode::from(2);
     };
     let run_options = RunOptions {
-        flaw: Some(flaw),
-        harmful_only: options.harmful_only,
+        flaw: options.world_bug,
+        checked_rules,
         ..RunOptions::default()
     };
-    replay(failure.seed, ScenarioFamily::for_flaw(flaw), run_options);
+    let search = Search {
+        family: options.family,
+        subject: options.subject,
+        run_options,
+        asks_model: options.asks_model,
+        seeds: options.seeds,
+        threads: options.threads,
+    };
+    let Some(Failure { seed, violation }) = search.first_failure() else {
+        println!("no seed below {} breaks {}", options.seeds, options.rule);
+        return ExitCode::FAILURE;
+    };
+    println!("seed {seed}: {violation}");
+    if options.asks_model && violation.rule != options.rule {
+        return ExitCode::FAILURE;
+    }
+    if options.traces && !options.asks_model {
+        replay(seed, options.family, run_options);
+    }
     ExitCode::SUCCESS
 }

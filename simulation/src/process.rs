@@ -15,7 +15,6 @@ use quorate::testing::Driver;
 
 use crate::change_plan::MASTER_NAMES;
 use crate::clock::{Clock, EPOCH_US, READING_BITS, RUN_START};
-use crate::flaw::Flaw;
 use crate::rng::Rng;
 use crate::store_node::WatchedStore;
 use crate::store_plan::StorePlan;
@@ -60,8 +59,7 @@ impl Process {
         let masters = configuration.all_masters();
         let plans = world.scenario.masters.iter();
         let stores: Vec<Option<StorePlan>> = plans.map(|plan| plan.store).collect();
-        let mut settings = world.scenario.settings;
-        settings.guard &= world.flaw != Some(Flaw::GuardOff);
+        let settings = world.scenario.settings;
         let builder = configuration.configure(settings.builder());
         let jitter = Rng::stream(seed, 3 << 48 | salt).draw();
         let drivers: Vec<Arc<Driver>> = quorate::testing::drivers(&builder, jitter)

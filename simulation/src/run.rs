@@ -4,20 +4,17 @@ use std::sync::Arc;
 
 use quorate_model::history::Settings;
 
-use crate::check::Violation;
-use crate::checks::{Healing, JudgedCases, Lateness};
+use crate::check::{CheckedRules, Violation};
+use crate::checks::{Healing, JudgedCases, Lateness, SOMETHING_HAPPENS};
 use crate::clock::{LONGEST_READING, MS, RUN_START};
 use crate::coverage::Coverage;
 use crate::crossings::Crossings;
 use crate::executor::Executor;
-use crate::flaw::Flaw;
 use crate::library::Library;
-use crate::locker::Locker;
 use crate::locker::PLACES;
 use crate::process::Process;
 use crate::run_options::RunOptions;
 use crate::scenario::{Scenario, WORST_PPM};
-use crate::seeded_bugs::wrong_locker::WrongLocker;
 use crate::world::{Event, Shared};
 
 /// The result of one run of a scenario.
@@ -79,27 +76,20 @@ struct Run {
     shared: Arc<Shared>,
     executor: Executor,
     scenario: Arc<Scenario>,
-    flaw: Option<Flaw>,
+    checked_rules: CheckedRules,
     processes: Vec<Arc<Process>>,
 }
 
 impl Run {
     fn new(scenario: &Scenario, run_options: RunOptions) -> Self {
-        // Some seeded bugs replace the library with a small client that supports only exclusive locks.
-        let scenario = Arc::new(match run_options.flaw {
-            Some(flaw) if flaw.is_locker() => scenario.plain(),
-            _ => scenario.clone(),
-        });
-        // The library's driver for stores contains seeded bugs for tests. This call selects one or none, for this
-        // thread only. So this thread must play the whole run.
-        quorate::node::store::set_flaw(run_options.flaw.and_then(Flaw::driver_flaw));
+        let scenario = Arc::new(scenario.clone());
         let shared = Shared::new(scenario.clone(), run_options);
         let executor = Executor::new(shared.clone());
         let mut run = Self {
             shared,
             executor,
             scenario,
-            flaw: run_options.flaw,
+            checked_rules: run_options.checked_rules,
             processes: Vec::new(),
         };
         for client in 0..run.scenario.clients.len() {
@@ -109,37 +99,23 @@ impl Run {
         run
     }
 
-    /// Starts a client process. Each process has its own instance of the lock implementation (the library or a seeded
-    /// bug).
+    /// Starts a client process. Each process has its own instance of the library.
     fn start_process(&mut self, client: usize) -> Arc<Process> {
         if self.scenario.is_operator(client) {
             return self.start_operator(client);
         }
         let (process, nodes) = Process::with_connections(&self.shared, client);
-        let mut settings = self.scenario.settings;
-        settings.guard &= self.flaw != Some(Flaw::StoreGuardOff);
-        let locker_flaw = self.flaw.filter(|flaw| flaw.is_locker());
-        let locker: Arc<dyn Locker> = if let Some(flaw) = locker_flaw {
-            let process = process.clone();
-            Arc::new(WrongLocker::new(flaw, process, nodes, settings))
-        } else {
-            let configuration = self.shared.world().start_next_step(client);
-            let flaw_or_none = self.flaw.unwrap_or(Flaw::Sound);
-            let builder = flaw_or_none.configure_client(&configuration, settings.builder(), &nodes);
-            let redlock = builder
-                .runtime(process.clone())
-                .build()
-                .expect("the settings must be valid");
-            Arc::new(Arc::new(Library::new(
-                redlock,
-                nodes,
-                process.clone(),
-                self.flaw,
-            )))
-        };
+        let configuration = self.shared.world().start_next_step(client);
+        let builder = configuration.configure(self.scenario.settings.builder());
+        let redlock = builder
+            .nodes(nodes)
+            .runtime(process.clone())
+            .build()
+            .expect("the settings must be valid");
+        let library = Arc::new(Library::new(redlock, process.clone()));
         self.shared.world().processes[client].running_tasks = self.scenario.tasks;
         for task in 0..self.scenario.tasks {
-            let client_task = crate::client::run(process.clone(), locker.clone(), task == 0);
+            let client_task = crate::client::run(process.clone(), library.clone(), task == 0);
             self.executor.spawn(client, Box::pin(client_task));
         }
         process
@@ -189,17 +165,17 @@ impl Run {
                 history: world.observer.take_history(),
             }
         };
-        if result.violation.is_none() {
-            result.violation = waiting_clients
-                .and_then(|waiting| healing.violation(&waiting, self.scenario.healing_bound()));
-        }
-        if result.violation.is_none() && result.coverage.acquired == 0 {
-            result.violation = Some(Violation {
-                rule: "something happens",
-                description: "no client has acquired a lock in this run".into(),
-                at_nanos: self.scenario.heal_at,
-            });
-        }
+        let unhealed = waiting_clients
+            .and_then(|waiting| healing.violation(&waiting, self.scenario.healing_bound()));
+        let idle = || Violation {
+            rule: SOMETHING_HAPPENS,
+            description: "no client has acquired a lock in this run".into(),
+            at_nanos: self.scenario.heal_at,
+        };
+        let idle = (result.coverage.acquired == 0).then(idle);
+        let is_checked = |violation: &Violation| self.checked_rules.includes(violation.rule);
+        let at_end = unhealed.into_iter().chain(idle).find(is_checked);
+        result.violation = result.violation.or(at_end);
         for process in &self.processes {
             process.end();
         }

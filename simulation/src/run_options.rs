@@ -1,5 +1,6 @@
 //! The options for playing a scenario.
 
+use crate::check::CheckedRules;
 use crate::flaw::Flaw;
 
 /// The options for playing a scenario: a seeded bug, the rules to check, and what to record.
@@ -11,6 +12,6 @@ pub struct RunOptions {
     pub trace: bool,
     /// Whether to record the history of the run, for the check against the model.
     pub history: bool,
-    /// Whether to check only the rules whose violation harms users ([`HARMFUL_RULES`](crate::HARMFUL_RULES)).
-    pub harmful_only: bool,
+    /// The rules of which the run reports violations.
+    pub checked_rules: CheckedRules,
 }

@@ -146,6 +146,13 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
+impl Fault {
+    /// A fault at this time, in milliseconds since the beginning of the run.
+    pub(crate) fn at_ms(ms: u64, kind: FaultKind) -> Self {
+        Self { at: ms * MS, kind }
+    }
+}
+
 /// The kinds of faults. Masters and clients are given by their numbers, and durations are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "valid settings")]
@@ -749,17 +756,6 @@ impl Scenario {
     pub(crate) fn has_kind(&self, is_sought: impl Fn(Kind) -> bool) -> bool {
         let steps = || self.clients.iter().flat_map(|client| &client.steps);
         steps().any(|step| is_sought(step.kind))
-    }
-
-    /// Returns this scenario with plain exclusive locks only.
-    pub(crate) fn plain(&self) -> Self {
-        let mut plain = self.clone();
-        for client in &mut plain.clients {
-            for step in &mut client.steps {
-                step.kind = Kind::Exclusive;
-            }
-        }
-        plain
     }
 
     /// Whether the network neither loses nor repeats anything, tasks are not delayed, and several round trips fit into

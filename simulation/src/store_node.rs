@@ -15,12 +15,8 @@ use quorate::node::{
 use quorate::runtime::BoxFuture;
 use quorate::{Inspection, Instant};
 
-use crate::flaw::Flaw;
 use crate::store_plan::{RunRule, StorePlan};
 use crate::world::{RowChange, RunRow, SessionAnswer, SessionRequest, Shared, StoreState};
-
-/// The age that each run has for clients with the seeded bug `NewRunTrusted`: a year.
-const ENDLESS: Duration = Duration::from_secs(365 * 86_400);
 
 /// The number of bits of a version that contain the number of the change that made it. The bits above contain the identity
 /// of a store of [`RunRule::Numbered`].
@@ -37,8 +33,6 @@ struct SimStore {
     master: usize,
     /// The last run of the store that this process saw.
     last_run: Arc<LastRun>,
-    /// When the process started, on its own clock.
-    started_at: Instant,
 }
 
 /// A session of a client with a simulated store. Dropping this value closes the session.
@@ -114,12 +108,11 @@ impl SimSession {
         // Read the known position before the request is sent: another session may note a higher one meanwhile.
         let known = self.last_run.position();
         let (answer, state) = self.ask_for_state(question).await?;
-        let flaw = self.upgraded()?.world().flaw;
         if let Some((run, file)) = &self.run {
             let is_same_run = *file == state.place.file
                 && state.run.as_ref() == Some(run)
                 && self.last_run.is_current(run);
-            if !is_same_run && flaw != Some(Flaw::TableUnchecked) {
+            if !is_same_run {
                 self.upgraded()?.world().count_ended_session();
                 return Err(Fault::Disconnected("another run has begun".into()));
             }
@@ -127,7 +120,7 @@ impl SimSession {
         if self.rule == RunRule::Numbered {
             let identity = identity_of(self.master, &state);
             let is_set_back = known.is_some_and(|known| known.is_after(&identity, state.number));
-            if is_set_back && flaw != Some(Flaw::SetBackAccepted) {
+            if is_set_back {
                 self.upgraded()?.world().count_refused_number();
                 return Err(Fault::Server("the store was set back".into()));
             }
@@ -244,31 +237,21 @@ impl SimStore {
     async fn begin_counted(
         &self,
         session: &mut SimSession,
-        (greeting, state): (Greeting, StoreState),
+        state: StoreState,
         known: Option<SeenPosition>,
     ) -> Result<Greeting, Fault> {
-        let flaw = session.upgraded()?.world().flaw;
         let mut row = session.change_row(RowChange::Insert(state.place)).await?;
-        if row.place != state.place && flaw != Some(Flaw::OldCopyTrusted) {
+        if row.place != state.place {
             row = session.change_row(RowChange::Replace(state.place)).await?;
             if row.place != state.place {
                 return Err(Fault::Unprepared("the row does not fit".into()));
             }
         }
         let is_set_back = known.is_some_and(|known| known.is_after(&row.id, state.number));
-        if is_set_back && flaw != Some(Flaw::SetBackAccepted) {
+        if is_set_back {
             row = session.change_row(RowChange::BeginAgain(row.id)).await?;
         }
-        let aged = match flaw {
-            Some(Flaw::OwnAgeAdded) => row.aged + session.now()?.saturating_since(self.started_at),
-            _ => row.aged,
-        };
-        let age = session.meet(&row.id, aged, state.number)?;
-        let age = match flaw {
-            Some(Flaw::NewRunTrusted) => ENDLESS,
-            Some(Flaw::AgeFromServerDate) => greeting.uptime.unwrap_or_default(),
-            _ => age,
-        };
+        let age = session.meet(&row.id, row.aged, state.number)?;
         session.run = Some((row.id.clone(), state.place.file));
         let run = ServerRun::new(row.id);
         Ok(Greeting::new(run)
@@ -318,14 +301,9 @@ impl Store for SimStore {
         let (greeting, state) = session.greet().await?;
         let greeting = match self.plan.run {
             RunRule::Durable | RunRule::Uptime => greeting,
-            RunRule::Counted => {
-                let greeted = (greeting, state);
-                self.begin_counted(&mut session, greeted, known).await?
-            }
+            RunRule::Counted => self.begin_counted(&mut session, state, known).await?,
             RunRule::Numbered => {
-                if session.upgraded()?.world().flaw != Some(Flaw::VersionsWithoutIdentity) {
-                    session.versions = Versions::new(state.identity);
-                }
+                session.versions = Versions::new(state.identity);
                 let identity = identity_of(self.master, &state);
                 Greeting::new(ServerRun::new(identity.clone())).server(format!("store {identity}"))
             }
@@ -439,11 +417,7 @@ impl WatchedStore {
         shared: &Arc<Shared>,
         (client, master, link): (usize, usize, usize),
     ) -> Self {
-        let started_at = {
-            let mut world = shared.world();
-            world.forget_seen_number(client, master);
-            Instant::from_nanos(world.processes[client].clock.read(world.now))
-        };
+        shared.world().forget_seen_number(client, master);
         let shared = Arc::downgrade(shared);
         let store = SimStore {
             name: NodeName::new(name),
@@ -452,7 +426,6 @@ impl WatchedStore {
             client,
             master,
             last_run: Arc::default(),
-            started_at,
         };
         Self {
             inner: StoreNode::new(store),

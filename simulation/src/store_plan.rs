@@ -1,5 +1,7 @@
 //! The plan of one master that is a store.
 
+use crate::clock::MS;
+
 /// The abilities of a store, and the faults that only stores have.
 #[derive(Clone, Copy, Debug)]
 pub struct StorePlan {
@@ -29,6 +31,28 @@ pub struct StorePlan {
     pub delayed_commits_ppm: u32,
     /// The longest time that a commit waits at the server, in nanoseconds.
     pub longest_commit_delay: u64,
+}
+
+impl StorePlan {
+    /// The plan of a store without faults that are random.
+    pub fn quiet(run: RunRule) -> Self {
+        let clocked = run == RunRule::Counted;
+        Self {
+            clocked,
+            date_grain: if clocked { 0 } else { 1_000 * MS },
+            timeout: 100 * MS,
+            sessions: 2,
+            commits_per_request: 2,
+            sends_wakes: true,
+            run,
+            wakes_name_no_lock: false,
+            lagging_reads_ppm: 0,
+            disturbed_wakes_ppm: 0,
+            repeats_wakes: false,
+            delayed_commits_ppm: 0,
+            longest_commit_delay: MS,
+        }
+    }
 }
 
 /// How clients notice that a store may have forgotten locks.

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::check::Violation;
-use crate::checks::{Healing, JudgedCases, Lateness, RULES, STORE_RULES};
+use quorate_model::Replay;
+
+use crate::check::{CheckedRules, Violation};
+use crate::checks::{JudgedCases, Lateness, RULES, STORE_RULES};
 use crate::coverage::Coverage;
 use crate::crossings::Crossings;
-use crate::flaw::Flaw;
+use crate::hand_written::HAND_WRITTEN;
 use crate::run::RunResult;
 use crate::run_options::RunOptions;
 use crate::scenario::Scenario;
@@ -46,24 +48,16 @@ pub enum ScenarioFamily {
     Clocks,
     /// Scenarios for measuring speed. They have no faults, and the same clients, masters and settings for all seeds.
     Bench,
+    /// Scenarios with Redis masters that contain only what the model has.
+    Modelled,
+    /// Scenarios in which masters are replaced, and that contain only what the model has.
+    ModelledChanges,
+    /// A scenario written by hand, in as many variants as there are seeds: the number is its index in
+    /// [`HAND_WRITTEN`](crate::HAND_WRITTEN).
+    HandWritten(usize),
 }
 
 impl ScenarioFamily {
-    /// The family of scenarios that can reveal this seeded bug.
-    pub fn for_flaw(flaw: Flaw) -> Self {
-        if flaw.is_of_tries() {
-            Self::Tries
-        } else if flaw.is_of_stores() {
-            Self::Stores
-        } else if flaw.is_of_changes() {
-            Self::Changes
-        } else if flaw.is_of_clocks() {
-            Self::Clocks
-        } else {
-            Self::Redis
-        }
-    }
-
     /// Draws this seed's scenario from this family.
     pub fn draw(self, seed: u64) -> Scenario {
         match self {
@@ -73,6 +67,9 @@ impl ScenarioFamily {
             Self::Tries => Scenario::draw_tries(seed),
             Self::Clocks => Scenario::draw_clocks(seed),
             Self::Bench => Scenario::bench(seed),
+            Self::Modelled => Scenario::draw_modelled(seed),
+            Self::ModelledChanges => Scenario::draw_modelled_changes(seed),
+            Self::HandWritten(index) => HAND_WRITTEN[index].draw(seed),
         }
     }
 }
@@ -204,41 +201,64 @@ impl Sweep {
     }
 }
 
-/// Plays the seeds from 0 to `seeds - 1` with a seeded bug. If `harmful_only` is true, checks only the rules whose
-/// violation harms users. Returns the smallest seed whose run breaks a rule, with the violation; `None` if no run
-/// breaks a rule.
-pub fn first_caught(flaw: Flaw, harmful_only: bool, seeds: u64, threads: usize) -> Option<Failure> {
-    let run_options = RunOptions {
-        flaw: Some(flaw),
-        harmful_only,
-        ..RunOptions::default()
-    };
-    let next_seed = AtomicU64::new(0);
-    let is_found = AtomicBool::new(false);
-    let first_failure: Mutex<Option<Failure>> = Mutex::new(None);
-    std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(|| {
-                // Threads take the seeds in ascending order. If a seed fails, all smaller seeds are still played to the
-                // end, so the smallest failing seed is found.
-                while !is_found.load(Ordering::Relaxed) {
-                    let seed = next_seed.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
-                        return;
-                    }
-                    let scenario = ScenarioFamily::for_flaw(flaw).draw(seed);
-                    let needs_values = flaw.is_of_values() || flaw.is_of_carrying();
-                    let is_suitable = scenario.has_values() || !needs_values;
-                    if !is_suitable || flaw.is_of_notes() && !scenario.has_notes() {
-                        continue;
-                    }
-                    // A bug in the replacement of masters may exclude a client from all locks. That is not unsafe, so
-                    // ignore the rule `healing` (every waiter gets its lock).
-                    let is_relevant = |violation: &Violation| {
-                        !(flaw.is_of_changes() && violation.rule == Healing::RULE)
-                    };
-                    let violation = run_options.run(&scenario).violation;
-                    if let Some(violation) = violation.filter(is_relevant) {
+/// A search for the smallest seed whose run breaks a rule.
+#[derive(Clone, Copy, Debug)]
+pub struct Search {
+    /// The family of scenarios from which each seed draws one.
+    pub family: ScenarioFamily,
+    /// The scenarios of the family that are played.
+    pub subject: Subject,
+    /// How to play each scenario.
+    pub run_options: RunOptions,
+    /// If this is true, a run breaks a rule if the model refuses its history; the rules of the simulation are ignored.
+    pub asks_model: bool,
+    /// The seeds from 0 to `seeds - 1` are played, until one of them is found.
+    pub seeds: u64,
+    /// The number of threads that play seeds.
+    pub threads: usize,
+}
+
+/// Which scenarios a search plays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Subject {
+    /// All scenarios.
+    #[default]
+    Any,
+    /// Scenarios with quotas or once-per-period records.
+    Values,
+    /// Scenarios with notes or elections.
+    Notes,
+}
+
+impl Subject {
+    fn is_in(self, scenario: &Scenario) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Values => scenario.has_values(),
+            Self::Notes => scenario.has_notes(),
+        }
+    }
+}
+
+impl Search {
+    /// Returns the smallest seed whose run breaks a rule, with the violation; `None` if no run breaks a rule.
+    pub fn first_failure(&self) -> Option<Failure> {
+        let next_seed = AtomicU64::new(0);
+        let is_found = AtomicBool::new(false);
+        let first_failure: Mutex<Option<Failure>> = Mutex::new(None);
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads.max(1) {
+                scope.spawn(|| {
+                    // Threads take the seeds in ascending order. If a seed fails, all smaller seeds are still played to
+                    // the end, so the smallest failing seed is found.
+                    while !is_found.load(Ordering::Relaxed) {
+                        let seed = next_seed.fetch_add(1, Ordering::Relaxed);
+                        if seed >= self.seeds {
+                            return;
+                        }
+                        let Some(violation) = self.violation_of(seed) else {
+                            continue;
+                        };
                         is_found.store(true, Ordering::Relaxed);
                         let mut first =
                             first_failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -246,11 +266,36 @@ pub fn first_caught(flaw: Flaw, harmful_only: bool, seeds: u64, threads: usize) 
                             *first = Some(Failure { seed, violation });
                         }
                     }
-                }
-            });
+                });
+            }
+        });
+        first_failure
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn violation_of(&self, seed: u64) -> Option<Violation> {
+        let scenario = self.family.draw(seed);
+        if !self.subject.is_in(&scenario) {
+            return None;
         }
-    });
-    first_failure
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner)
+        if !self.asks_model {
+            return self.run_options.run(&scenario).violation;
+        }
+        let run_options = RunOptions {
+            history: true,
+            checked_rules: CheckedRules::Only(UNCHECKED),
+            ..self.run_options
+        };
+        let history = run_options.run(&scenario).history;
+        let refusal = Replay::check(scenario.model_settings(), &history).err()?;
+        Some(Violation {
+            rule: refusal.rule,
+            at_nanos: 0,
+            description: refusal.to_string(),
+        })
+    }
 }
+
+/// No rule has this name. A run that reports only violations of this rule goes on to its end.
+const UNCHECKED: &str = "";

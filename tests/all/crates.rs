@@ -1,5 +1,5 @@
 //! If a program uses quorate only with Redis, Cargo must not compile the crates for MySQL, MariaDB, PostgreSQL or
-//! ZooKeeper. The command must not contain the switches of the seeded bugs.
+//! ZooKeeper.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -55,89 +55,6 @@ fn program_that_uses_only_redis_compiles_no_crate_for_other_kinds_of_masters() {
         packages,
         "the feature must add crates to the list, or this test compares nothing"
     );
-}
-
-/// The features of the library with which Cargo builds this package, without those for its tests.
-fn features_for(package: &str) -> BTreeSet<String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let tree_output = Command::new(cargo)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args(["tree", "--offline", "--package", package, "--all-features"])
-        .args(["--edges", "features,normal,build", "--prefix", "none"])
-        .output()
-        .expect("cargo runs");
-    let error_text = String::from_utf8_lossy(&tree_output.stderr);
-    assert!(tree_output.status.success(), "{error_text}");
-    let tree_text = String::from_utf8_lossy(&tree_output.stdout).into_owned();
-    let features = tree_text.lines().filter_map(|line| {
-        let feature = line.strip_prefix("quorate feature \"")?;
-        feature.split('"').next().map(str::to_owned)
-    });
-    features.collect()
-}
-
-#[test]
-fn only_the_simulation_contains_the_switches_of_seeded_bugs() {
-    let feature = "seeded-bugs";
-    let kinds = support::kinds_of_nodes();
-    let other_packages = ["cli", "contract", "chaos"].map(str::to_owned);
-    for package in kinds.into_iter().chain(other_packages) {
-        let package = format!("quorate-{package}");
-        let features = features_for(&package);
-        assert!(
-            features.contains("node") || features.contains("default"),
-            "{package}: {features:?}"
-        );
-        assert!(!features.contains(feature), "{package}: {features:?}");
-    }
-    let simulation = features_for("quorate-simulation");
-    assert!(
-        simulation.contains(feature),
-        "the simulation needs the feature, or this test compares nothing: {simulation:?}"
-    );
-}
-
-/// Every use of the switches in the library, and the module with them, must depend on the feature.
-#[test]
-fn code_of_seeded_bugs_depends_on_its_feature() {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = Vec::new();
-    let mut folders = vec![
-        root.join("src"),
-        root.join("nodes"),
-        root.join("cli/src"),
-        root.join("testbed/src"),
-    ];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|ending| ending == "rs") {
-                files.push(path);
-            }
-        }
-    }
-    let mut uses = 0;
-    for path in files.iter().filter(|path| !path.ends_with("store/flaw.rs")) {
-        let text = std::fs::read_to_string(path).expect("a file");
-        let lines: Vec<&str> = text.lines().map(str::trim).collect();
-        for (index, line) in lines.iter().enumerate() {
-            if line.starts_with("//") || !line.to_lowercase().contains("flaw") {
-                continue;
-            }
-            uses += 1;
-            let previous = index.checked_sub(1).map_or("", |previous| lines[previous]);
-            assert_eq!(
-                previous,
-                "#[cfg(feature = \"seeded-bugs\")]",
-                "{}, line {}: {line}",
-                path.display(),
-                index + 1
-            );
-        }
-    }
-    assert_eq!(uses, 8, "the module, its export and six bugs");
 }
 
 #[test]

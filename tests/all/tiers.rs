@@ -118,7 +118,7 @@ fn every_row_of_the_test_tier_table_is_checked_or_exempt() {
         &known_rows[..],
         &NOT_COMPARED,
         &[
-            "seeded bugs",
+            "searches for seeded bugs",
             "states of the model",
             "tests with chaos runs",
             "random sequences on MariaDB and on ZooKeeper",
@@ -233,21 +233,23 @@ fn table_of_test_tiers_shows_the_random_sequences_of_each_tier() {
 
 #[test]
 fn table_of_test_tiers_shows_the_seeded_bugs_of_each_tier() {
-    let code = read_text("simulation/tests/all/support/mod.rs");
-    assert!(
-        code.contains("seed_limit < 1_000"),
-        "the test support of the simulation must contain the bound of the short run"
+    let code = read_text("mutants/src/seeded.rs");
+    let limit = code
+        .lines()
+        .find_map(|line| line.strip_prefix("const SHORT: u64 = "));
+    let limit = parse_numbers(limit.expect("the bound of the short run"))[0];
+    let list = read_text("mutants/seeded.toml");
+    let list: toml::Table = list.parse().expect("the list must be valid");
+    let bugs = list["bug"].as_array().expect("the seeded bugs").iter();
+    let judgements = bugs.flat_map(|bug| bug["caught"].as_array().expect("the rules"));
+    let bounds = judgements.map(|caught| caught["seeds"].as_integer().expect("a number"));
+    let bounds: Vec<u64> = bounds.map(|bound| bound.unsigned_abs()).collect();
+    let short = bounds.iter().filter(|bound| **bound < limit).count();
+    assert_row_shows(
+        "searches for seeded bugs",
+        short as u64,
+        bounds.len() as u64,
     );
-    let files = ["seeds", "changes", "clocks", "stores", "tries"];
-    let bounds = files.map(|file| {
-        let code = read_text(&format!("simulation/tests/all/{file}.rs"));
-        let rows = code.lines().map(str::trim);
-        let rows = rows.filter(|row| row.starts_with("(Flaw::") && row.ends_with("),"));
-        rows.map(|row| parse_numbers(row)[0]).collect::<Vec<_>>()
-    });
-    let bounds = bounds.concat();
-    let short = bounds.iter().filter(|bound| **bound < 1_000).count();
-    assert_row_shows("seeded bugs", short as u64, bounds.len() as u64);
 }
 
 #[test]

@@ -37,9 +37,24 @@ mod waiter_sets;
 pub use call_duration::Lateness;
 pub(crate) use healing::Healing;
 
-use crate::check::{Check, HARMFUL_RULES, Moment, Violation};
+use crate::check::{Check, CheckedRules, Moment, Violation};
 use crate::facts::Fact;
 use crate::scenario::Scenario;
+
+/// The rules that have no checker, because the run itself checks them.
+pub(crate) const RULES_OF_THE_RUN: [&str; 3] = [Healing::RULE, TIME_GOES_ON, SOMETHING_HAPPENS];
+
+/// The rule that simulated time goes on: no task is polled in an endless loop.
+pub(crate) const TIME_GOES_ON: &str = "time goes on";
+
+/// The rule that some client acquires a lock in each run.
+pub(crate) const SOMETHING_HAPPENS: &str = "something happens";
+
+/// Returns the rule with this name; `None` if there is none.
+pub fn rule_by_name(name: &str) -> Option<&'static str> {
+    let mut rules = RULES.into_iter().chain(RULES_OF_THE_RUN);
+    rules.find(|rule| *rule == name)
+}
 
 /// The names of the rules that are checked only on stores (databases, ZooKeeper or etcd).
 pub(crate) const STORE_RULES: [&str; 2] = [
@@ -58,13 +73,13 @@ macro_rules! checkers {
         /// The checkers of all rules, and the first violation.
         pub(crate) struct Checkers {
             $($field: $kind,)*
-            harmful_only: bool,
+            checked_rules: CheckedRules,
             pub(crate) violation: Option<Violation>,
         }
 
         impl Checkers {
-            pub(crate) fn new(scenario: &Scenario, harmful_only: bool) -> Self {
-                Self { $($field: <$kind>::new(scenario),)* harmful_only, violation: None }
+            pub(crate) fn new(scenario: &Scenario, checked_rules: CheckedRules) -> Self {
+                Self { $($field: <$kind>::new(scenario),)* checked_rules, violation: None }
             }
 
             pub(crate) fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) {
@@ -128,14 +143,14 @@ impl Checkers {
     pub(crate) fn record_endless_loop(&mut self, now: u64, polls: usize) {
         let description =
             format!("tasks were polled {polls} times, but the simulated time did not advance");
-        self.record_violation("time goes on", now, Err(description));
+        self.record_violation(TIME_GOES_ON, now, Err(description));
     }
 
     /// If `result` is an error, records it as a violation of the rule `rule`. Keeps only the first violation
     /// of a run.
     fn record_violation(&mut self, rule: &'static str, now: u64, result: Result<(), String>) {
         if let (Err(description), None) = (result, &self.violation) {
-            if self.harmful_only && !HARMFUL_RULES.contains(&rule) {
+            if !self.checked_rules.includes(rule) {
                 return;
             }
             let at_nanos = now - crate::clock::RUN_START;

@@ -4,29 +4,19 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use quorate::runtime::Runtime;
-use quorate::{Instant, Redlock};
 
 use super::Client;
 use crate::facts::Fact;
-use crate::flaw::Flaw;
 use crate::locker::key_of_place;
 use crate::scenario::Step;
 
 impl Client {
     /// Observes the election for the time `step.hold` (nanoseconds), and reports each observed leader to the checkers.
     pub(super) async fn observe_election(&self, step: &Step) {
-        let Some(redlock) = self.locker.redlock() else {
-            return;
-        };
+        let redlock = self.library.redlock();
         let resource = usize::from(step.resource);
         self.report_fact(|task| Fact::ObservationStarted { task });
         let ends_at = self.process.now() + Duration::from_nanos(step.hold);
-        let flaw = self.process.shared.world().flaw;
-        if flaw == Some(Flaw::TermOfOne) {
-            return self
-                .believe_single_masters(redlock, resource, ends_at)
-                .await;
-        }
         let election = redlock.election(key_of_place(step.resource));
         let mut observation = election.observe().expect("the name must be valid");
         loop {
@@ -50,31 +40,6 @@ impl Client {
                     .as_ref()
                     .map(|(term, note)| (*term, note.as_deref())),
             });
-        }
-    }
-
-    /// For a seeded bug: observes an election by asking one master after another. The client believes
-    /// the leader in each single reply, without a majority.
-    async fn believe_single_masters(&self, redlock: &Redlock, resource: usize, ends_at: Instant) {
-        let interval = Duration::from_nanos(self.process.shared.world().scenario.settings.ttl) / 10;
-        for index in 0.. {
-            if self.process.now() >= ends_at {
-                return;
-            }
-            let status = redlock.status(key_of_place(resource as u8)).await;
-            let nodes = status.expect("the name must be valid").nodes;
-            let state = nodes[index % nodes.len()].state.as_ref().ok();
-            let held_state = state.filter(|state| state.holder.is_some());
-            if let Some(term) = held_state.and_then(|state| state.term.or(state.counter)) {
-                self.report_fact(|task| Fact::LeaderObserved {
-                    task,
-                    resource,
-                    leader: Some((term, None)),
-                });
-            }
-            self.process
-                .sleep_until(self.process.now() + interval)
-                .await;
         }
     }
 

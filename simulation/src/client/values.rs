@@ -8,7 +8,7 @@ use quorate::{Due, LockGuard, Once, OnceOutcome, Redlock, Take, ValueError, Wait
 use super::{Client, PollLimit};
 use crate::facts::{Call, Fact, ValueResult};
 use crate::kind::{Kind, ValueStep};
-use crate::locker::{Hold, Register, key_of_place};
+use crate::locker::{Hold, key_of_place};
 use crate::scenario::Step;
 
 fn token_of(guard: &LockGuard) -> u64 {
@@ -18,9 +18,7 @@ fn token_of(guard: &LockGuard) -> u64 {
 impl Client {
     /// Performs the operation `verb` on the value of the step's resource.
     pub(super) async fn run_value_step(&self, step: &Step, verb: ValueStep) {
-        let Some(redlock) = self.locker.redlock() else {
-            return;
-        };
+        let redlock = self.library.redlock();
         self.report_value_call(step, verb);
         let work_nanos = match verb {
             ValueStep::AtLeastOnce => step.hold / 2,
@@ -120,28 +118,10 @@ impl Client {
 
     /// Reads the once-per-period record, waits for half of `step.hold`, and then writes the record if the work was due.
     /// The client already holds the lock.
-    pub(super) async fn read_work_and_write(&self, step: &Step, hold: &Arc<dyn Hold>) {
-        let (Some(redlock), Some(guard)) = (self.locker.redlock(), hold.guard()) else {
-            return self.sleep(step.hold / 2).await;
-        };
+    pub(super) async fn read_work_and_write(&self, step: &Step, hold: &Arc<Hold>) {
+        let guard = hold.guard();
         self.report_value_call(step, ValueStep::SeparateCalls);
-        let result = if let Some(register) = self.locker.register() {
-            self.read_work_and_write_with_seeded_bug(step, register, guard)
-                .await
-        } else {
-            let once = self.once(redlock, step);
-            self.read_work_and_write_correctly(step, &once, guard).await
-        };
-        self.report_result(step, result);
-    }
-
-    async fn read_work_and_write_correctly(
-        &self,
-        step: &Step,
-        once: &Once,
-        guard: &LockGuard,
-    ) -> ValueResult {
-        let due = once.due(guard).await;
+        let due = self.once(self.library.redlock(), step).due(guard).await;
         self.sleep(step.hold / 2).await;
         let result = match due {
             Ok(Due::Now(turn)) => turn
@@ -151,33 +131,8 @@ impl Client {
             Ok(Due::AlreadyDone { .. }) => Ok(ValueResult::AlreadyDone),
             Err(error) => Err(error),
         };
-        result.unwrap_or_else(|error| ValueResult::of_error(&error))
-    }
-
-    /// Does the same as `read_work_and_write_correctly`, but with a faulty implementation (a seeded bug) instead of the
-    /// library.
-    async fn read_work_and_write_with_seeded_bug(
-        &self,
-        step: &Step,
-        register: &dyn Register,
-        guard: &LockGuard,
-    ) -> ValueResult {
-        use quorate::runtime::Runtime;
-
-        let Some(record_read) = register.read(step.resource, guard).await else {
-            return ValueResult::NotChanged;
-        };
-        let period = self.process.shared.world().scenario.period / 1_000;
-        let now = self.process.wall_micros();
-        self.sleep(step.hold / 2).await;
-        if !guard.is_valid() {
-            return ValueResult::NotChanged;
-        }
-        match record_read.write_period(now - now % period).await {
-            None => ValueResult::AlreadyDone,
-            Some(true) => ValueResult::WorkDue(token_of(guard)),
-            Some(false) => ValueResult::Unknown,
-        }
+        let result = result.unwrap_or_else(|error| ValueResult::of_error(&error));
+        self.report_result(step, result);
     }
 
     fn report_value_call(&self, step: &Step, verb: ValueStep) {

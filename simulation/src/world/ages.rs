@@ -10,9 +10,6 @@ use crate::flaw::Flaw;
 /// The key of the age record.
 const AGE_KEY: &[u8] = b"quorate:masters:age";
 
-/// One day in milliseconds: clients stop raising the age at this value.
-const DAY_MS: u64 = 86_400_000;
-
 impl SimMaster {
     fn age_record(&self, now_us: u64) -> Option<&str> {
         self.memory.peek(now_us, AGE_KEY).holder.map(as_text)
@@ -43,15 +40,7 @@ impl World {
 
     /// Returns the run id that a master reports.
     pub(super) fn reported_run_id(&self, index: usize) -> String {
-        let keeps_run_id = self.flaw == Some(Flaw::WarmSpare);
-        run_id(
-            index,
-            if keeps_run_id {
-                0
-            } else {
-                self.masters[index].restarts
-            },
-        )
+        run_id(index, self.masters[index].restarts)
     }
 
     fn write_age_record(&mut self, index: usize, age_ms: u64, life: &str) {
@@ -60,18 +49,11 @@ impl World {
         self.masters[index].set_age_record(now_us, &format!("{run} {age_ms} {life}"));
     }
 
-    /// Returns the age record that a master shows; empty without a record. Some seeded bugs falsify it.
+    /// Returns the age record that a master shows; empty without a record.
     fn reported_age_record(&self, index: usize) -> String {
-        let (master, run) = (&self.masters[index], self.reported_run_id(index));
+        let master = &self.masters[index];
         let record = master.age_record(master.clock_us(self.now));
-        match (self.flaw, record) {
-            (Some(Flaw::AgeFromUptime), _) => format!("{run} {} 0", 1_000 * self.uptime(index)),
-            (Some(Flaw::AgeOfEarlierRun), Some(record)) => {
-                let (_, record_without_run) = record.split_once(' ').unwrap_or_default();
-                format!("{run} {record_without_run}")
-            }
-            (_, record) => record.unwrap_or_default().to_owned(),
-        }
+        record.unwrap_or_default().to_owned()
     }
 
     /// Writes the reply to a client that reads the age record: the record, or null if the master has none.
@@ -103,11 +85,7 @@ impl World {
             .to_owned();
         let fields: Vec<&str> = record.split(' ').collect();
         let new_record = match fields[..] {
-            _ if is_marker_lost => {
-                let is_trusted = self.flaw == Some(Flaw::RestoredMarkerIsOld);
-                let age_ms = if is_trusted { DAY_MS } else { 0 };
-                Some(format!("{run} {age_ms} lost-{new_life}"))
-            }
+            _ if is_marker_lost => Some(format!("{run} 0 lost-{new_life}")),
             [recorded_run, recorded_age, recorded_life] if recorded_run == run => {
                 let is_older = recorded_life == life && parse_number(recorded_age.as_bytes()) < age;
                 is_older.then(|| format!("{run} {age} {recorded_life}"))

@@ -6,7 +6,6 @@ use super::event::Event;
 use super::{UnlockedWork, World};
 use crate::clock::MS;
 use crate::facts::Fact;
-use crate::flaw::Flaw;
 use crate::happening::Happening;
 use crate::scenario::FaultKind;
 
@@ -158,9 +157,6 @@ impl World {
         let now = self.now;
         for master in 0..self.masters.len() {
             self.move_clock(master, by as i64);
-        }
-        if self.flaw == Some(Flaw::CounterForADay) {
-            self.delete_all_counters();
         }
         for process in &mut self.processes {
             process.clock.jump(now, by as i64);

@@ -7,7 +7,6 @@ use quorate::node::{Answer, Ended, KeyState, Request};
 use super::event::Event;
 use super::{ForceRelease, World};
 use crate::clock::MS;
-use crate::flaw::Flaw;
 use crate::happening::Happening;
 use crate::locker::key_of_place;
 
@@ -21,14 +20,10 @@ impl World {
         let mut states = Vec::new();
         for master in self.reachable_masters(missed) {
             let state = self.execute_step_at(master, resource, &Arc::default(), false);
-            if self.flaw == Some(Flaw::BreakWhereHeld) {
-                let ended = Ended::all(state.iter());
-                self.execute_step_at(master, resource, &ended.into(), true);
-            }
             states.extend(state);
         }
         let ended: Arc<[Ended]> = Ended::all(states.iter()).into();
-        if ended.is_empty() || self.flaw == Some(Flaw::BreakWhereHeld) {
+        if ended.is_empty() {
             return;
         }
         self.force_releases.push(ForceRelease {

@@ -162,20 +162,6 @@ impl World {
             && plan.is_some_and(|plan| plan.only_replaced_master().is_some())
     }
 
-    /// For the seeded bug `CounterForADay`: removes all fencing counters from all masters.
-    pub(super) fn delete_all_counters(&mut self) {
-        for master in &mut self.masters {
-            let now_us = master.clock_us(self.now);
-            for place in 0..PLACES {
-                let key = format!("quorate:fence:{}", key_of_place(place as u8));
-                let expired = std::time::Duration::ZERO;
-                master
-                    .memory
-                    .put_text(now_us, key.as_bytes(), b"0", Some(expired));
-            }
-        }
-    }
-
     /// The present step of a client in the replacement of masters.
     pub(crate) fn step_of(&self, client: usize) -> u8 {
         self.processes[client].present_step
@@ -217,13 +203,6 @@ impl World {
         }
         self.processes[usize::from(client)].next_step = step;
         self.kill_process(client, down);
-    }
-
-    /// Whether this connection's client knows two sets of masters, and the connection's master is only in the new set.
-    pub(super) fn is_only_in_next_set(&self, conn: usize) -> bool {
-        let conn = &self.conns[conn];
-        let step = self.processes[self.links[conn.link].client].present_step;
-        step % 2 == 1 && self.masters_at_step(step).sets()[0] >> conn.master & 1 == 0
     }
 
     /// Only for the seeded bug `ExtendUnrefused`: the master refuses requests of outdated clients, but never an

@@ -2,7 +2,6 @@
 //! and a simulated clock, disk and server process.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use quorate::node::memory::Master;
 use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Request, ServerRun};
@@ -10,13 +9,9 @@ use quorate::node::{Answer, Claim, ExtendItem, Extended, Fairness, Fault, Reques
 use super::{Event, Records, World};
 use crate::clock::{Clock, EPOCH_US, RUN_START};
 use crate::facts::{Fact, LockState, Member, Verb, short_hex};
-use crate::flaw::Flaw;
 use crate::happening::Happening;
 use crate::locker::{PLACES, is_semaphore_queue, key_of_place, place_of_key};
 use crate::scenario::{Disk, MasterPlan, Refusal, StoreEvent};
-use crate::seeded_bugs::notes::execute_note_wrongly;
-use crate::seeded_bugs::scripts::WrongScripts;
-use crate::seeded_bugs::wrong_register::execute_value_wrongly;
 
 pub(crate) struct SimMaster {
     pub(super) memory: Master,
@@ -54,7 +49,6 @@ pub(crate) struct SimMaster {
     pub(crate) scripts: Vec<u32>,
     /// Whether the master was replaced and is stopped until the end of the run.
     pub(super) retired: bool,
-    wrong_scripts: WrongScripts,
     /// The resources whose lock keys hold foreign values (bit n is resource n).
     pub(super) foreign_keys: u32,
     /// The last recorded state of each lock.
@@ -84,7 +78,6 @@ impl SimMaster {
             memory_shortage: None,
             scripts: Vec::new(),
             retired: false,
-            wrong_scripts: WrongScripts::default(),
             foreign_keys: 0,
             lock_states: [LockState::default(); PLACES],
         }
@@ -176,91 +169,6 @@ impl SimMaster {
         };
         self.memory.standing(key).iter().map(to_member).collect()
     }
-
-    /// Executes a request in this master's memory. The seeded bug `flaw` may change the memory or the answer.
-    pub(super) fn execute(
-        &mut self,
-        now_us: u64,
-        request: &Request,
-        flaw: Option<Flaw>,
-    ) -> Result<Answer, Fault> {
-        if let Some(flaw) = flaw.filter(|flaw| flaw.is_of_kinds()) {
-            let answer = self
-                .wrong_scripts
-                .execute(flaw, &mut self.memory, now_us, request);
-            return answer.unwrap_or_else(|| self.memory.apply(now_us, request));
-        }
-        if let Some(flaw) = flaw.filter(|flaw| flaw.is_of_values()) {
-            let answer = execute_value_wrongly(flaw, &mut self.memory, now_us, request);
-            return answer.unwrap_or_else(|| self.memory.apply(now_us, request));
-        }
-        if let Some(flaw) = flaw.filter(|flaw| flaw.is_of_notes()) {
-            let answer = execute_note_wrongly(flaw, &mut self.memory, now_us, request);
-            return answer.unwrap_or_else(|| self.memory.apply(now_us, request));
-        }
-        match (flaw, request) {
-            (Some(Flaw::UnconditionalDelete), Request::Release { claim, .. }) => {
-                if self.lock_state(now_us, claim.key()).holder.is_some() {
-                    let (key, value) = (claim.key(), claim.token().to_hex());
-                    self.memory.put_text(now_us, key, &value, None);
-                }
-                self.memory.apply(now_us, request)
-            }
-            (Some(Flaw::ConfirmAtLeast | Flaw::ConfirmAtLeastJoint), Request::Confirm { .. }) => {
-                match self.memory.apply(now_us, request) {
-                    Ok(Answer::CounterAbove(_)) => Ok(Answer::Confirmed),
-                    answer => answer,
-                }
-            }
-            (Some(Flaw::TicketNotRaised), _) => {
-                let mut answer = self.memory.apply(now_us, request);
-                if let Ok(Answer::Refused {
-                    line: Some(queue), ..
-                }) = &mut answer
-                {
-                    queue.ticket = queue.ticket.saturating_sub(1);
-                }
-                answer
-            }
-            (Some(Flaw::ShorteningExtend), Request::Extend { items }) => {
-                let answer = self.memory.apply(now_us, request);
-                for item in items.iter() {
-                    let value = item.claim.token().to_hex();
-                    let is_own = self.lock_state(now_us, item.claim.key()).holder == Some(value);
-                    if is_own && !item.claim.is_withdrawn() {
-                        self.memory
-                            .put_text(now_us, item.claim.key(), &value, Some(item.ttl));
-                    }
-                }
-                answer
-            }
-            (Some(Flaw::CounterKeepsExpiry), Request::Acquire { claim, .. }) => {
-                self.acquire_with_old_counter_expiry(now_us, request, claim)
-            }
-            _ => self.memory.apply(now_us, request),
-        }
-    }
-
-    /// For the seeded bug `CounterKeepsExpiry`: executes an acquire, but does not renew the expiry of the fencing
-    /// counter.
-    fn acquire_with_old_counter_expiry(
-        &mut self,
-        now_us: u64,
-        request: &Request,
-        claim: &Claim,
-    ) -> Result<Answer, Fault> {
-        let expiry_before = self.memory.peek(now_us, claim.key()).counter_expires;
-        let answer = self.memory.apply(now_us, request);
-        let after = self.memory.peek(now_us, claim.key());
-        if let (Some(expires), Some(counter)) = (expiry_before, after.counter) {
-            let remaining = Duration::from_micros(expires.saturating_sub(now_us));
-            let key = [b"quorate:fence:", claim.key()].concat();
-            let number = counter.to_string();
-            self.memory
-                .put_text(now_us, &key, number.as_bytes(), Some(remaining));
-        }
-        answer
-    }
 }
 
 /// Returns `memory` with the run id of a server process. `restarts` is the number of the restarts of this master.
@@ -342,14 +250,14 @@ impl World {
             return self.apply_notes(index, request);
         }
         let Some((claim, verb)) = claim_and_verb(request) else {
-            return master.execute(now_us, request, self.flaw);
+            return master.memory.apply(now_us, request);
         };
         if let Request::Extend { items } = request {
             let locks = || items.iter().flat_map(keys_with_claims);
             let states_before: Vec<LockState> = locks()
                 .map(|(_, key)| master.lock_state(now_us, key))
                 .collect();
-            let answer = master.execute(now_us, request, self.flaw);
+            let answer = master.memory.apply(now_us, request);
             for (position, ((claim, key), before)) in locks().zip(states_before).enumerate() {
                 let master = &mut self.masters[index];
                 let after = master.lock_state(now_us, key);
@@ -370,12 +278,12 @@ impl World {
             return self.apply_group(index, request, (claim, verb, live));
         }
         if is_semaphore_queue(claim.key()) {
-            let answer = master.execute(now_us, request, self.flaw);
+            let answer = master.memory.apply(now_us, request);
             self.finish_request(index, request);
             return answer;
         }
         let before = master.lock_states[place_of_key(claim.key())].without_expired_lock(now_us);
-        let answer = master.execute(now_us, request, self.flaw);
+        let answer = master.memory.apply(now_us, request);
         let after = master.lock_state(now_us, claim.key());
         master.lock_states[place_of_key(claim.key())] = after;
         let result = (&answer, None);
@@ -399,7 +307,7 @@ impl World {
             .keys()
             .map(|key| master.lock_state(now_us, key))
             .collect();
-        let answer = master.execute(now_us, request, self.flaw);
+        let answer = master.memory.apply(now_us, request);
         for (key, before) in claim.keys().zip(states_before) {
             let master = &mut self.masters[index];
             let after = master.lock_state(now_us, key);
@@ -484,12 +392,7 @@ impl World {
 
     /// Returns the uptime that a master reports, in seconds.
     pub(super) fn uptime(&self, index: usize) -> i64 {
-        let ahead = if self.flaw == Some(Flaw::UptimeAhead) {
-            2
-        } else {
-            0
-        };
-        self.masters[index].uptime(self.now) + ahead
+        self.masters[index].uptime(self.now)
     }
 
     pub(super) fn crash(&mut self, index: usize, down: u64) {
@@ -558,9 +461,7 @@ impl World {
         master.restarts = restarts;
         master.stalled_until = 0;
         master.scripts.clear();
-        if self.flaw != Some(Flaw::WarmSpare) {
-            master.started_us = master.clock_us(now);
-        }
+        master.started_us = master.clock_us(now);
         let preserved = master.preserves;
         self.trace_line(|| {
             format!("master {index} restarts, and its disk has kept: {preserved:?}")

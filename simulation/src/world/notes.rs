@@ -8,7 +8,6 @@ use quorate::testing::server_half;
 use super::World;
 use super::arguments::as_text;
 use crate::facts::Fact;
-use crate::flaw::Flaw;
 use crate::locker::place_of_key;
 
 impl World {
@@ -20,7 +19,7 @@ impl World {
         let now = self.now;
         let master = &mut self.masters[index];
         let now_us = master.clock_us(now);
-        let answer = master.execute(now_us, request, self.flaw);
+        let answer = master.memory.apply(now_us, request);
         let announced = master.take_announced();
         self.observer.coverage.notes_sent += 1;
         for item in items.iter() {
@@ -52,7 +51,7 @@ impl World {
         self.observer.coverage.messages += 1;
         let master = &mut self.masters[index];
         let now_us = master.clock_us(now);
-        let answer = master.execute(now_us, request, self.flaw);
+        let answer = master.memory.apply(now_us, request);
         let note = master.note(now_us, key).map(|(note, _)| note);
         server_half::reply(request, &answer, note.as_deref(), out);
     }
@@ -75,14 +74,7 @@ impl World {
         let now_us = master.clock_us(self.now);
         let mut keys = claim.keys();
         let held_key = keys.find(|key| master.holder(now_us, key) == Some(holder))?;
-        let (mut note, _) = master.note(now_us, held_key)?;
-        if self.flaw == Some(Flaw::NoteOfLast)
-            && let (Some(note_value), Ok(holder)) =
-                (note.first_chunk_mut::<32>(), holder.try_into())
-        {
-            *note_value = holder;
-        }
-        Some(note)
+        master.note(now_us, held_key).map(|(note, _)| note)
     }
 
     /// Reports to the checkers which note a master stores for a lock, if any.

@@ -11,7 +11,6 @@ use crate::clock::RUN_START;
 use crate::coverage::Coverage;
 use crate::crossings::CrossingCounter;
 use crate::facts::{Believer, EndReason, Fact};
-use crate::flaw::Flaw;
 use crate::history::History;
 use crate::kind::Class;
 use crate::locker::{Hold, PLACES, semaphore_of_place};
@@ -39,11 +38,8 @@ pub(crate) struct RunObserver {
 impl RunObserver {
     pub(crate) fn new(scenario: &Scenario, run_options: RunOptions) -> Self {
         let promises = scenario.promises();
-        // Some seeded bugs replace the library by a small client that never waits in a queue. Do not check the order of
-        // waiters for these bugs.
-        let is_order_checked = !run_options.flaw.is_some_and(Flaw::is_locker);
         Self {
-            checkers: Checkers::new(scenario, run_options.harmful_only),
+            checkers: Checkers::new(scenario, run_options.checked_rules),
             crossing_counter: CrossingCounter::new(scenario),
             believers: Vec::new(),
             awake_since: vec![0; scenario.clients.len()],
@@ -51,10 +47,7 @@ impl RunObserver {
             event: 0,
             trace: run_options.trace.then(Vec::new),
             history: run_options.history.then(History::default),
-            promises: Promises {
-                order: promises.order && is_order_checked,
-                ..promises
-            },
+            promises,
             has_notes: scenario.has_notes(),
             last_holder: [None; PLACES],
             last_hold_id: 0,
@@ -253,12 +246,7 @@ impl RunObserver {
 
     /// Records that a client no longer holds the lock with the id `id`. Returns the client's handle of this lock;
     /// `None` if the id is unknown. The caller drops the handle after it has unlocked the world.
-    pub(crate) fn end_belief(
-        &mut self,
-        now: u64,
-        id: u64,
-        reason: EndReason,
-    ) -> Option<Arc<dyn Hold>> {
+    pub(crate) fn end_belief(&mut self, now: u64, id: u64, reason: EndReason) -> Option<Arc<Hold>> {
         let is_this_hold = |believer: &Believer| believer.id == id;
         let index = self.believers.iter().position(is_this_hold)?;
         // First report the latest extension of this lock, if it has not been reported yet.
@@ -282,7 +270,7 @@ impl RunObserver {
 
     /// Records that a killed client process holds no locks any more, and returns its handles of these locks. The caller
     /// drops the handles after it has unlocked the world.
-    pub(crate) fn end_beliefs_of(&mut self, now: u64, client: usize) -> Vec<Arc<dyn Hold>> {
+    pub(crate) fn end_beliefs_of(&mut self, now: u64, client: usize) -> Vec<Arc<Hold>> {
         let own_believers = self
             .believers
             .iter()

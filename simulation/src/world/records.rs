@@ -5,14 +5,10 @@ use std::collections::BTreeMap;
 use quorate::node::store::{Commit, Committed, NamedRecord, Record};
 
 use super::run_row::RunRow;
-use crate::flaw::Flaw;
 
 /// How many states are kept for each record: the current state and three earlier ones. A lagging follower can return an
 /// earlier state.
 const STATES_KEPT: usize = 4;
-
-/// For the seeded bug `VersionsAgain`: the version numbers of a record repeat after this number of changes.
-const VERSION_CYCLE: u64 = 4;
 
 /// One state of a record, after one change.
 #[derive(Clone)]
@@ -97,12 +93,7 @@ impl Records {
 
     /// Applies all changes of a commit. If the version of a record differs from the version in the commit, changes
     /// nothing and returns `Committed::Stale`.
-    pub(super) fn commit(
-        &mut self,
-        commit: &Commit,
-        writer: usize,
-        flaw: Option<Flaw>,
-    ) -> Committed {
+    pub(super) fn commit(&mut self, commit: &Commit, writer: usize) -> Committed {
         let is_current = |(name, version): (&[u8], u64)| self.get(name).version == version;
         let mut expected_versions = commit
             .changes
@@ -118,10 +109,7 @@ impl Records {
                 continue;
             };
             self.last_change += 1;
-            let version = match flaw {
-                Some(Flaw::VersionsAgain) => change.version % VERSION_CYCLE + 1,
-                _ => self.last_change,
-            };
+            let version = self.last_change;
             versions.push(version);
             self.put(&change.name, Record::new(version, state.clone()), writer);
         }

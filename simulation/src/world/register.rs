@@ -20,7 +20,7 @@ impl World {
         let master = &mut self.masters[index];
         let now_us = master.clock_us(now);
         let before = master.lock_state(now_us, claim.key());
-        let answer = master.execute(now_us, request, self.flaw);
+        let answer = master.memory.apply(now_us, request);
         let after = master.record_lock_state(now_us, claim.key());
         let resource = place_of_key(claim.key());
         self.trace_value_request(index, request, &answer);

@@ -235,12 +235,6 @@ impl World {
 
     /// Executes a request and returns the answer, which some seeded bugs falsify.
     fn answer(&mut self, conn: usize, request: &Request) -> Result<Answer, Fault> {
-        let flaw_of_changes = self.flaw.filter(|flaw| flaw.is_of_changes());
-        let flaw_of_next_set = flaw_of_changes.filter(|_| self.is_only_in_next_set(conn));
-        if flaw_of_next_set == Some(Flaw::FenceOneSet) && matches!(request, Request::Confirm { .. })
-        {
-            return Ok(Answer::Confirmed);
-        }
         let client = self.links[self.conns[conn].link].client;
         if self.flaw == Some(Flaw::CarryWithoutLock)
             && self.scenario.is_operator(client)
@@ -250,9 +244,6 @@ impl World {
             return Ok(answer);
         }
         let mut answer = self.apply_if_room(self.conns[conn].master, request);
-        if let Some(flaw) = flaw_of_next_set {
-            flaw.falsify_answer_of_next_set(request, &mut answer);
-        }
         if self.flaw == Some(Flaw::CarryOneShown)
             && self.scenario.is_operator(client)
             && let (Request::Read { claim, .. }, Ok(Answer::Value { stored, .. })) =
@@ -281,9 +272,6 @@ impl World {
     /// Sends a wake-up from a master to a process, on the connection on which the process has subscribed to wake-ups.
     /// The wake-up arrives after earlier replies on that connection. Does nothing if there is no such connection.
     pub(super) fn send_wake_up(&mut self, master: usize, process: &str, key: &[u8]) {
-        if self.flaw == Some(Flaw::NobodyWoken) {
-            return;
-        }
         let Some(conn) = self.conns.iter().rposition(|conn| {
             conn.master == master && conn.is_open() && conn.subscriber.as_deref() == Some(process)
         }) else {

@@ -626,7 +626,7 @@ impl World {
         let records_before: Vec<Record> = names_to_check
             .map(|name| self.stores[master].get(name))
             .collect();
-        let result = self.stores[master].commit(commit, session, self.flaw);
+        let result = self.stores[master].commit(commit, session);
         state.last_state_seen = self.stores[master].last_change();
         let coverage = &mut self.observer.coverage;
         coverage.commits += 1;

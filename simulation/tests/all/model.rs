@@ -1,53 +1,14 @@
 //! Compares the code with the model (`model/`): every event of a recorded history must be a step that the rules of the
-//! model allow. Also tests that the model refuses the histories of seeded bugs.
+//! model allow. `scripts/seeded-bugs` tests that the model refuses the histories of seeded bugs.
 
 use crate::operations;
 use crate::support::MODEL;
 use quorate_model::{Accepted, Refusal, Replay};
-use quorate_simulation::{Disk, FaultKind, Flaw, Kind, RunOptions, Scenario};
-
-/// The scenario of a seed without everything that the model does not have: locks of other kinds, force-releases, keys
-/// of other programs, jumps of clocks, and days without use.
-fn scenario_of_redis(seed: u64) -> Scenario {
-    let mut scenario = Scenario::draw(seed);
-    keep_modelled(&mut scenario);
-    scenario
-}
-
-/// The scenario of a seed in which masters are replaced. The model has no restart that loses data during a change.
-fn scenario_of_changes(seed: u64) -> Scenario {
-    let mut scenario = Scenario::draw_changes(seed);
-    keep_modelled(&mut scenario);
-    for master in &mut scenario.masters {
-        master.disk = Disk::Always;
-    }
-    scenario
-}
-
-fn keep_modelled(scenario: &mut Scenario) {
-    for step in scenario
-        .clients
-        .iter_mut()
-        .flat_map(|client| &mut client.steps)
-    {
-        step.kind = Kind::Exclusive;
-    }
-    let is_modelled = |fault: FaultKind| {
-        !matches!(
-            fault,
-            FaultKind::ForceRelease { .. }
-                | FaultKind::ForeignKey { .. }
-                | FaultKind::ClockJump { .. }
-                | FaultKind::UnusedDays { .. }
-        )
-    };
-    scenario.faults.retain(|fault| is_modelled(fault.kind));
-}
+use quorate_simulation::{RunOptions, Scenario};
 
 /// Plays a scenario, and checks its history against the model.
-fn check(scenario: &Scenario, flaw: Option<Flaw>) -> Result<Accepted, Refusal> {
+fn check(scenario: &Scenario) -> Result<Accepted, Refusal> {
     let run_options = RunOptions {
-        flaw,
         history: true,
         ..RunOptions::default()
     };
@@ -58,11 +19,11 @@ fn check(scenario: &Scenario, flaw: Option<Flaw>) -> Result<Accepted, Refusal> {
 }
 
 /// Checks the histories of the seeds from 0 to `seeds - 1`. Returns how many events the model has accepted.
-fn accepted_events(draw: fn(u64) -> Scenario, seeds: u64, flaw: Option<Flaw>) -> Accepted {
+fn accepted_events(draw: fn(u64) -> Scenario, seeds: u64) -> Accepted {
     let mut accepted = Accepted::default();
     let mut refusals = Vec::new();
     for seed in 0..seeds {
-        match check(&draw(seed), flaw) {
+        match check(&draw(seed)) {
             Ok(counts) => accepted.add(counts),
             Err(refusal) => refusals.push(format!("seed {seed}: {refusal}")),
         }
@@ -77,7 +38,7 @@ fn accepted_events(draw: fn(u64) -> Scenario, seeds: u64, flaw: Option<Flaw>) ->
 }
 
 fn model_accepts_redis_histories(seeds: u64) {
-    let accepted = accepted_events(scenario_of_redis, seeds, None);
+    let accepted = accepted_events(Scenario::draw_modelled, seeds);
     // About half of the numbers that the histories of these seeds have.
     let floors = [
         ("granted", accepted.granted, 100),
@@ -103,7 +64,7 @@ fn model_accepts_redis_histories(seeds: u64) {
 }
 
 fn model_accepts_histories_of_changes(seeds: u64) {
-    let accepted = accepted_events(scenario_of_changes, seeds, None);
+    let accepted = accepted_events(Scenario::draw_modelled_changes, seeds);
     let floors = [
         ("obtained", accepted.obtained, 7 * seeds),
         ("obtained_from_both", accepted.obtained_from_both, 3 * seeds),
@@ -144,79 +105,4 @@ fn model_accepts_the_histories_of_the_default_seeds_while_masters_are_replaced()
 #[ignore = "nightly"]
 fn model_accepts_the_histories_of_the_nightly_seeds_while_masters_are_replaced() {
     model_accepts_histories_of_changes(MODEL.all());
-}
-
-/// Some seeded bugs are variants of a small client. Without a bug, its histories must be accepted as well: otherwise the
-/// refusals below could have another reason than the bug.
-#[test]
-fn model_accepts_the_histories_of_the_small_client_without_a_seeded_bug() {
-    let accepted = accepted_events(scenario_of_redis, 60, Some(Flaw::Sound));
-    assert_above([("obtained", accepted.obtained, 300)]);
-}
-
-/// For each seeded bug: the rule by which the model refuses one of the first histories.
-const REFUSED: [(Flaw, &str); 13] = [
-    (Flaw::HalfQuorum, "majority"),
-    (Flaw::ReachableQuorum, "majority"),
-    (Flaw::ValidityAfterReplies, "validity"),
-    (Flaw::NoDrift, "validity"),
-    (Flaw::NoFixedDrift, "validity"),
-    (Flaw::ClockAfterSend, "validity"),
-    (Flaw::ReusedValue, "one value per attempt"),
-    (Flaw::UnconditionalDelete, "release"),
-    (Flaw::LargestCounter, "fencing tokens"),
-    (Flaw::ConfirmAtLeast, "fencing tokens"),
-    (Flaw::ExtensionAfterReplies, "renewal"),
-    (Flaw::ShorteningExtend, "renewal"),
-    (Flaw::GuardOff, "restart guard"),
-];
-
-/// As [`REFUSED`], for seeded bugs in the replacement of masters.
-const REFUSED_CHANGES: [(Flaw, &str); 15] = [
-    (Flaw::JointUnion, "majority"),
-    (Flaw::JointOldOnly, "majority"),
-    (Flaw::JointNextOnly, "majority"),
-    (Flaw::FenceOneSet, "fencing tokens"),
-    (Flaw::ConfirmAtLeastJoint, "fencing tokens"),
-    (Flaw::MarkersIgnored, "replacing masters"),
-    (Flaw::LeftoverLock, "replacing masters"),
-    (Flaw::CloseMinority, "replacing masters"),
-    (Flaw::OpenWithoutWait, "replacing masters"),
-    (Flaw::ClosingOpens, "replacing masters"),
-    (Flaw::MarkWithoutKill, "replacing masters"),
-    (Flaw::ReplaceDeadAtOnce, "replacing masters"),
-    (Flaw::DeadComesBack, "replacing masters"),
-    (Flaw::NoCarry, "replacing masters"),
-    (Flaw::CarryBeforeClose, "replacing masters"),
-];
-
-/// The largest number of seeds that the model needs to refuse a seeded bug.
-const SEEDS_OF_BUGS: u64 = 100;
-
-fn all_are_refused(draw: fn(u64) -> Scenario, bugs: &[(Flaw, &str)]) {
-    let mut missed = Vec::new();
-    for (flaw, rule) in bugs {
-        let mut refusals = (0..SEEDS_OF_BUGS)
-            .filter_map(|seed| Some((seed, check(&draw(seed), Some(*flaw)).err()?)));
-        match refusals.next() {
-            Some((seed, refusal)) => {
-                println!("{flaw:<24} seed {seed:>3}  {refusal}");
-                if refusal.rule != *rule {
-                    missed.push(format!("{flaw}: {} instead of {rule}", refusal.rule));
-                }
-            }
-            None => missed.push(format!("{flaw}: not refused")),
-        }
-    }
-    assert_eq!(missed, Vec::<String>::new());
-}
-
-#[test]
-fn model_refuses_a_history_of_each_seeded_bug_in_its_rules() {
-    all_are_refused(scenario_of_redis, &REFUSED);
-}
-
-#[test]
-fn model_refuses_a_history_of_each_seeded_bug_in_the_replacement_of_masters() {
-    all_are_refused(scenario_of_changes, &REFUSED_CHANGES);
 }

@@ -1,7 +1,8 @@
 //! Tests values under locks in hand-written scenarios, because randomly drawn scenarios rarely contain these cases.
 
+use crate::support::variants;
 use quorate_simulation::{
-    Fault, FaultKind, Flaw, Kind, Refusal, RunOptions, RunResult, Scenario, Step, ValueStep,
+    CheckedRules, Fault, FaultKind, Kind, Refusal, RunOptions, RunResult, Scenario, Step, ValueStep,
 };
 
 const MS: u64 = 1_000_000;
@@ -27,139 +28,41 @@ fn refusal(master: u8, from: u64, to: u64) -> Fault {
     fault_at(from, FaultKind::Refuse { master, how, lasts })
 }
 
-/// A partition between one client and some masters (bit n is master n). It lasts from `from` to `to`, in milliseconds
-/// since the beginning of the run. Messages that are sent in this time arrive right after its end.
-fn partition_of_client(client: u8, masters: u16, from: u64, to: u64) -> Fault {
-    let kind = FaultKind::Partition {
-        clients: 1 << client,
-        masters,
-        to: true,
-        from: true,
-        lasts: (to - from) * MS,
-    };
-    fault_at(from, kind)
-}
-
-/// A scenario in which client 0 creates a once-per-period record. `think` milliseconds after the start, client 1 takes
-/// the lock of the record for `hold` milliseconds, without renewal. Client 1 reads the record, waits for half of
-/// `hold`, and writes the record.
-fn scenario_with_record(masters: usize, think: u64, hold: u64) -> Scenario {
-    let mut scenario = Scenario::quiet(1, masters, 3);
-    scenario.settings.node_timeout = 250 * MS;
-    scenario.net.again = MS;
-    scenario.clients[0].steps = vec![step(ValueStep::Create(0))];
-    scenario.clients[1].steps = vec![Step {
-        think: think * MS,
-        hold: hold * MS,
-        renew: false,
-        ..step(ValueStep::SeparateCalls)
-    }];
-    scenario
-}
-
 /// Plays the scenario, and checks only the rules whose violation harms users.
-fn run_with_flaw(scenario: &Scenario, flaw: Option<Flaw>) -> RunResult {
+fn play(scenario: &Scenario) -> RunResult {
     let run_options = RunOptions {
-        flaw,
-        harmful_only: true,
+        checked_rules: CheckedRules::Harmful,
         trace: true,
         ..RunOptions::default()
     };
     run_options.run(scenario)
 }
 
-/// Checks that the scenario breaks the rule `stock` with the seeded bug `flaw`, and breaks no rule without a bug. The
-/// runs without a bug use the library and `SoundRegister`, a correct client without the library's code.
-fn assert_only_flaw_is_caught(scenario: &Scenario, flaw: Flaw) {
-    for sound in [None, Some(Flaw::SoundRegister)] {
-        let result = run_with_flaw(scenario, sound);
-        let trace = result.trace.join("\n");
-        assert_eq!(result.violation, None, "{sound:?}: {scenario}\n{trace}");
-        let coverage = result.coverage;
-        assert_eq!(
-            (coverage.once_jobs_done, coverage.unknown_writes),
-            (1, 1),
-            "{sound:?}\n{trace}"
-        );
+/// In each of these scenarios, one client does the work of the period, and the write of another client must not count.
+#[test]
+fn library_writes_a_record_only_once_in_the_scenarios_for_seeded_bugs_of_values() {
+    let names = [
+        "late-write-to-an-extended-key",
+        "one-master-forgets",
+        "one-master-forgets-after-a-partition",
+    ];
+    for name in names {
+        for scenario in variants(name) {
+            let result = play(&scenario);
+            let trace = result.trace.join("\n");
+            assert_eq!(result.violation, None, "{name}: {scenario}\n{trace}");
+            let coverage = result.coverage;
+            let counts = (coverage.once_jobs_done, coverage.unknown_writes);
+            assert_eq!(counts, (1, 1), "{name}\n{trace}");
+        }
     }
-    let result = run_with_flaw(scenario, Some(flaw));
-    let trace = result.trace.join("\n");
-    let violation = result
-        .violation
-        .unwrap_or_else(|| panic!("the seeded bug {flaw} must be caught\n{trace}"));
-    assert_eq!(violation.rule, "stock", "{violation}\n{trace}");
-}
-
-/// An extension can create the holder's lock key on a master that never granted the lock. It does not raise the fencing
-/// counter there. The holder's read must raise it, so that the master rejects late writes of the previous holder.
-#[test]
-fn reading_a_value_makes_masters_reject_delayed_writes_of_the_previous_holder() {
-    let mut scenario = scenario_with_record(3, 100, 200);
-    scenario.clients[2].steps = vec![Step {
-        think: 310 * MS,
-        hold: 100 * MS,
-        extend: Some(1_000 * MS),
-        ..step(ValueStep::SeparateCalls)
-    }];
-    scenario.faults = vec![
-        partition_of_client(1, 0b001, 300, 385),
-        partition_of_client(1, 0b100, 300, 900),
-        fault_at(
-            306,
-            FaultKind::ForceRelease {
-                resource: RECORD_RESOURCE,
-                missed: 0,
-            },
-        ),
-        refusal(0, 307, 340),
-        partition_of_client(2, 0b010, 358, 900),
-    ];
-    assert_only_flaw_is_caught(&scenario, Flaw::ReadNoRaise);
-}
-
-/// A scenario in which clients 1 and 2 have the same `once` job. These events happen in order:
-///
-/// - The lock is force-released while client 1 still believes that it holds the lock.
-/// - Three of five masters grant the lock to client 2, which does the work and records the period as done.
-/// - One of these three masters loses its memory.
-///
-/// Now three of the five masters do not store the record of client 2: this master, and the two that did not grant the
-/// lock to client 2. These three are a majority, so they could accept a record of client 1 for the same period.
-fn one_master_forgets() -> Scenario {
-    let mut scenario = scenario_with_record(5, 50, 300);
-    scenario.clients[2].steps = vec![Step {
-        think: 235 * MS,
-        ..step(ValueStep::AtMostOnce)
-    }];
-    let (master, down, age) = (4, 5 * MS, MS);
-    scenario.faults = vec![
-        refusal(0, 228, 260),
-        refusal(1, 228, 260),
-        fault_at(
-            230,
-            FaultKind::ForceRelease {
-                resource: RECORD_RESOURCE,
-                missed: 0,
-            },
-        ),
-        fault_at(280, FaultKind::Crash { master, down, age }),
-    ];
-    scenario
 }
 
 #[test]
-fn value_write_counts_only_on_masters_from_which_the_client_read_the_value() {
-    let mut scenario = one_master_forgets();
-    scenario
-        .faults
-        .insert(0, partition_of_client(1, 0b11000, 195, 215));
-    assert_only_flaw_is_caught(&scenario, Flaw::WriteElsewhere);
-}
-
-#[test]
-fn value_write_does_not_count_on_a_master_that_restarted_after_the_read() {
-    let scenario = one_master_forgets();
-    assert_only_flaw_is_caught(&scenario, Flaw::LateRefill);
+fn library_breaks_no_rule_after_a_record_was_removed() {
+    for scenario in variants("removed-record") {
+        assert_eq!(play(&scenario).violation, None);
+    }
 }
 
 /// Without faults, a quota of 21 units is handed out two units at a time, until fewer than two are left.
@@ -181,7 +84,7 @@ fn quota_refuses_a_request_for_more_units_than_are_left() {
             ..value_step(ValueStep::Create(21))
         };
         scenario.clients[0].steps.insert(0, create);
-        let result = run_with_flaw(&scenario, None);
+        let result = play(&scenario);
         assert_eq!(result.violation, None, "{scenario}");
         let coverage = result.coverage;
         // Sixteen calls take two of 21 units each: ten calls get two units, and six find too few left. Then each of the
@@ -221,7 +124,7 @@ fn removed_record_of_a_once_job_stays_missing_until_a_client_creates_it_again() 
         for client in &mut scenario.clients[1..] {
             client.steps[2].think = 800 * MS;
         }
-        let result = run_with_flaw(&scenario, None);
+        let result = play(&scenario);
         assert_eq!(
             result.violation,
             None,
@@ -247,26 +150,6 @@ fn removed_record_of_a_once_job_stays_missing_until_a_client_creates_it_again() 
             "seed {seed}"
         );
     }
-}
-
-#[test]
-fn seeded_bug_that_keeps_a_removed_value_on_masters_is_caught() {
-    let mut scenario = Scenario::quiet(1, 3, 2);
-    let step_after = |think, kind| Step {
-        think: think * MS,
-        ..step(kind)
-    };
-    let remove = ValueStep::Remove { record: true };
-    scenario.clients[0].steps = vec![step_after(1, ValueStep::Create(0)), step_after(50, remove)];
-    scenario.clients[1].steps = vec![step_after(300, ValueStep::AtLeastOnce)];
-    assert_eq!(run_with_flaw(&scenario, None).violation, None);
-    let caught = run_with_flaw(&scenario, Some(Flaw::RemovedNowhere)).violation;
-    let violation = caught.expect("the rule must catch a master that keeps a removed value");
-    assert_eq!(violation.rule, "stock", "{violation}");
-    assert!(
-        violation.description.contains("after its removal"),
-        "{violation}"
-    );
 }
 
 /// The clock of one master is ahead while another master refuses requests. So the fencing token of the lock is a month
@@ -302,7 +185,7 @@ fn period_of_a_client_with_a_fast_clock_is_refused_although_the_fencing_token_is
         jump(500, -30),
         fault_at(600, FaultKind::WallClockJump { client: 1, by_us }),
     ];
-    let result = run_with_flaw(&scenario, None);
+    let result = play(&scenario);
     let trace = result.trace.join("\n");
     assert_eq!(result.violation, None, "{scenario}\n{trace}");
     let coverage = result.coverage;

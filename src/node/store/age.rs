@@ -122,24 +122,15 @@ impl Sighting {
     /// How long ago the sighting was made, at least. `None` if fewer than two clocks show it, or if they disagree.
     fn age(&self, now: &Reading) -> Option<u64> {
         let elapsed = |later: u64, earlier: u64| later.min(LATEST) as i64 - earlier as i64;
-        let is_same_era = |a: u64, b: u64| {
-            #[cfg(feature = "seeded-bugs")]
-            if super::flaw::has(super::flaw::StoreFlaw::AnyEra) {
-                return true;
-            }
-            a == b
-        };
         let by_machine = self.machine.zip(now.machine);
         let by_machine = by_machine
             .filter(|((a, _), (b, _))| a == b)
             .map(|((_, then), (_, now))| elapsed(now, then));
         let by_store = self.store.zip(now.store);
         let by_store = by_store
-            .filter(|((era, _), now)| is_same_era(*era, now.era))
+            .filter(|((era, _), now)| *era == now.era)
             .map(|((_, then), now)| elapsed(now.earliest, then));
         let by_wall = Some(elapsed(now.wall, self.wall));
-        #[cfg(feature = "seeded-bugs")]
-        let (by_machine, by_store, by_wall) = super::flaw::believed(by_machine, by_store, by_wall)?;
         let ages = [by_wall, by_machine, by_store].into_iter().flatten();
         let (clock_count, min_age, max_age) = ages
             .fold((0, i64::MAX, i64::MIN), |(n, min_age, max_age), age| {
@@ -187,10 +178,6 @@ pub(super) fn age(sightings: &[Sighting], now: &Reading) -> u64 {
 ///
 /// A sighting that counts for other clients is kept, as long as there is room. Returns whether a sighting was added.
 pub(super) fn add_sighting(sightings: &mut Vec<Sighting>, now: &Reading) -> bool {
-    #[cfg(feature = "seeded-bugs")]
-    if super::flaw::has(super::flaw::StoreFlaw::NoSightings) {
-        return false;
-    }
     let has_lasting_clock = now.machine.is_some() || now.store.is_some();
     if !has_lasting_clock || sightings.iter().any(|sighting| sighting.age(now).is_some()) {
         return false;

@@ -106,10 +106,6 @@ impl From<u64> for Moment {
 /// Returns how long a client that reads a lease waits before it considers the lease expired: the duration `lifetime`
 /// plus 1 % plus 2 ms. All times are in microseconds.
 fn reader_lifetime(lifetime: u64) -> u64 {
-    #[cfg(feature = "seeded-bugs")]
-    if super::flaw::has(super::flaw::StoreFlaw::EarlyEnd) {
-        return lifetime / 3;
-    }
     lifetime + lifetime / 100 + 2_000
 }
 

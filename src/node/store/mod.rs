@@ -26,8 +26,6 @@ mod age;
 mod cache;
 mod codec;
 mod contract;
-#[cfg(feature = "seeded-bugs")]
-mod flaw;
 mod inspect;
 mod job;
 mod last_run;
@@ -52,8 +50,6 @@ pub use contract::{
     Change, Clocked, Commit, Committed, Date, Greeting, Listener, NamedRecord, Record, Session,
     Store, Traits, WaitLock, Wake,
 };
-#[cfg(feature = "seeded-bugs")]
-pub use flaw::{StoreFlaw, set_flaw};
 pub use last_run::{LastRun, SeenPosition};
 pub use messages::{decode_messages, encode_messages};
 pub use node::StoreNode;

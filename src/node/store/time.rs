@@ -209,12 +209,6 @@ impl StoreTime {
         if self.has_own_clock {
             Clock::Own { stamp, reading }
         } else {
-            #[cfg(feature = "seeded-bugs")]
-            let slack = if super::flaw::has(super::flaw::StoreFlaw::NoSlack) {
-                0
-            } else {
-                slack
-            };
             Clock::Server { slack }
         }
     }

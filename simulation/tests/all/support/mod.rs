@@ -1,29 +1,9 @@
 //! Helpers for playing many seeds.
 
-use quorate_simulation::{Flaw, RunRule, ScenarioFamily, StorePlan, Summary, Sweep, first_caught};
+use quorate_simulation::{HAND_WRITTEN, Scenario, ScenarioFamily, Summary, Sweep, hand_written};
 
 /// One millisecond in nanoseconds.
 pub(crate) const MS: u64 = 1_000_000;
-
-/// The plan of a store without faults that are random.
-pub(crate) fn quiet_store(run: RunRule) -> StorePlan {
-    let clocked = run == RunRule::Counted;
-    StorePlan {
-        clocked,
-        date_grain: if clocked { 0 } else { 1_000 * MS },
-        timeout: 100 * MS,
-        sessions: 2,
-        commits_per_request: 2,
-        sends_wakes: true,
-        run,
-        wakes_name_no_lock: false,
-        lagging_reads_ppm: 0,
-        disturbed_wakes_ppm: 0,
-        repeats_wakes: false,
-        delayed_commits_ppm: 0,
-        longest_commit_delay: MS,
-    }
-}
 
 /// How many seeds the tests of one family of scenarios run.
 pub(crate) struct Seeds {
@@ -76,12 +56,6 @@ impl Seeds {
     }
 }
 
-/// Whether `cargo test` must catch a seeded bug that needs `seed_limit` seeds. If not, only the nightly tests must
-/// catch it.
-pub(crate) fn is_short(seed_limit: u64) -> bool {
-    seed_limit < 1_000
-}
-
 pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -118,11 +92,9 @@ pub(crate) fn must_pass(summary: &Summary, family_option: &str) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Whether a run with one of the seeds from 0 to `seed_limit - 1` catches the seeded bug. Prints the first such seed.
-pub(crate) fn is_caught(flaw: Flaw, seed_limit: u64) -> bool {
-    let failure = first_caught(flaw, false, seed_limit, threads());
-    if let Some(failure) = &failure {
-        println!("{flaw:<24} seed {:>6}  {}", failure.seed, failure.violation);
-    }
-    failure.is_some()
+/// Returns all variants of the scenario with this name that was written by hand.
+pub(crate) fn variants(name: &str) -> impl Iterator<Item = Scenario> {
+    let index = hand_written(name).expect("the scenario must exist");
+    let scenario = HAND_WRITTEN[index];
+    (0..scenario.variants).map(move |variant| scenario.draw(variant))
 }

@@ -163,11 +163,6 @@ impl<S: Store> SessionTask<S> {
     pub(super) fn abandon(&mut self, fault: &Fault) {
         let unanswered_records = std::mem::take(&mut self.unanswered_records);
         for name in &unanswered_records {
-            #[cfg(feature = "seeded-bugs")]
-            if crate::node::store::flaw::has(crate::node::store::flaw::StoreFlaw::Unsoiled) {
-                self.cache.mark_doubtful(name);
-                continue;
-            }
             self.cache.mark_dirty(name);
         }
         let unknown_outcome = match fault {

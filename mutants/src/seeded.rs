@@ -1,0 +1,126 @@
+//! `scripts/seeded-bugs` builds one copy of the repository that contains all seeded bugs, switches on one bug after
+//! another, and lets the simulation find each of them.
+//!
+//! A seeded bug is an entry of `mutants/seeded.toml`: a change of the real code, and the rules that must catch it.
+//!
+//! 1. `list` reads the entries, and checks that the text to change stands exactly once in its function.
+//! 2. `woven` writes the copy, in which each changed function has a body for each of its bugs.
+//! 3. `judge` runs the simulation of the copy with each bug, and compares the violated rules with the entry.
+
+mod judge;
+mod list;
+mod woven;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::targets;
+use list::SeededBug;
+
+const HELP: &str = "\
+usage: scripts/seeded-bugs [NAME ..]         judges these seeded bugs; without a name, all
+       scripts/seeded-bugs --short [NAME ..] only within bounds of fewer than 1,000 seeds
+       scripts/seeded-bugs --list            prints the names of the seeded bugs, and what they do
+       scripts/seeded-bugs --show NAME       prints the smallest scenario that reveals the bug, and its trace
+       scripts/seeded-bugs --harm [NAME ..]  prints the first seed in which each bug harms a client; with --show, the
+                                             smallest scenario in which the bug harms a client
+       --threads N                           judges N bugs at the same time (default: one for each core)
+       --seeds N                             the number of seeds with --harm (default 20,000)";
+
+/// The largest bound, in seeds, of the judgements that `--short` runs, plus one.
+const SHORT: u64 = 1_000;
+
+struct Options {
+    action: Action,
+    names: Vec<String>,
+    is_short: bool,
+    /// Whether to search for a violation of any rule that protects users, instead of the rule in the list.
+    is_harm: bool,
+    threads: usize,
+    seeds: u64,
+}
+
+#[derive(PartialEq)]
+enum Action {
+    Judge,
+    List,
+    Show,
+}
+
+fn parse_options(mut args: impl Iterator<Item = String>) -> Result<Options> {
+    let mut options = Options {
+        action: Action::Judge,
+        names: Vec::new(),
+        is_short: false,
+        is_harm: false,
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        seeds: 20_000,
+    };
+    while let Some(arg) = args.next() {
+        let mut next_value = || args.next().context(format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--list" => options.action = Action::List,
+            "--show" => options.action = Action::Show,
+            "--harm" => options.is_harm = true,
+            "--short" => options.is_short = true,
+            "--threads" => options.threads = next_value()?.parse()?,
+            "--seeds" => options.seeds = next_value()?.parse()?,
+            _ if arg.starts_with('-') => bail!("unknown argument {arg}"),
+            _ => options.names.push(arg),
+        }
+    }
+    Ok(options)
+}
+
+/// Runs the command `scripts/seeded-bugs` with its arguments.
+pub(crate) fn main(args: impl Iterator<Item = String>) -> ExitCode {
+    let options = match parse_options(args) {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("{error:#}\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does the work that the options request. Returns false if a seeded bug was not caught.
+fn run(options: &Options) -> Result<bool> {
+    let root = targets::root();
+    let bugs = list::read(&root)?;
+    for name in &options.names {
+        let is_known = bugs.iter().any(|bug| bug.name == *name);
+        ensure!(is_known, "there is no seeded bug with the name {name}");
+    }
+    let is_selected =
+        |bug: &&SeededBug| options.names.is_empty() || options.names.contains(&bug.name);
+    let selected: Vec<&SeededBug> = bugs.iter().filter(is_selected).collect();
+    if options.action == Action::List {
+        for bug in selected {
+            println!("{:<26}{}", bug.name, bug.does);
+        }
+        return Ok(true);
+    }
+    let simulation = woven::build(&root, &bugs)?;
+    match options.action {
+        Action::Show => {
+            let seeds = options.is_harm.then_some(options.seeds);
+            judge::show(&simulation, &selected, seeds)
+        }
+        Action::Judge if options.is_harm => {
+            judge::find_harm(&simulation, &selected, options.seeds, options.threads)
+        }
+        Action::Judge | Action::List => {
+            let limit = if options.is_short { SHORT } else { u64::MAX };
+            judge::judge_all(&simulation, &selected, limit, options.threads)
+        }
+    }
+}

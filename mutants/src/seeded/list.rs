@@ -1,0 +1,252 @@
+//! Reads `mutants/seeded.toml`, the list of the seeded bugs.
+
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+
+use crate::rust::Body;
+
+/// A seeded bug: a change of the code, and the rules that must catch it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SeededBug {
+    /// The number of the bug, from 1. It switches the bug on.
+    #[serde(skip)]
+    pub(super) id: usize,
+    /// The name of the bug.
+    pub(super) name: String,
+    /// One sentence that describes the faulty behaviour.
+    pub(super) does: String,
+    /// The changes of the code, which are switched on together. Empty if `world` is true.
+    #[serde(default)]
+    pub(super) change: Vec<Change>,
+    /// Whether the bug is one of the simulated world (`Flaw` in `simulation/src/flaw.rs`), and not a change of
+    /// the code.
+    #[serde(default)]
+    pub(super) world: bool,
+    /// The rules that must catch the bug.
+    pub(super) caught: Vec<Caught>,
+}
+
+/// One change of the code of a function.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Change {
+    /// The path of the file, relative to the root of the repository.
+    pub(super) file: String,
+    /// The name of the function; for a method, with the name of its type in front, for example `Held::lost`. If it is
+    /// empty, `after` is appended to the file.
+    #[serde(default)]
+    pub(super) function: String,
+    /// The text to replace. It must stand exactly once in the body of the function. Spaces and line breaks are ignored.
+    #[serde(default)]
+    pub(super) before: String,
+    /// The text that takes its place.
+    pub(super) after: String,
+}
+
+/// A rule that must catch a bug, and where.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Caught {
+    /// The name of the rule that the bug violates.
+    pub(super) by: String,
+    /// The scenarios: `plain`, or options of `scripts/simulate` without the two hyphens, for example `changes values`.
+    #[serde(rename = "in")]
+    pub(super) scenarios: String,
+    /// The bound: a seed below this number must reveal the bug.
+    pub(super) seeds: u64,
+}
+
+impl Caught {
+    /// Returns the arguments of the simulation that select the scenarios.
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let mut words = self.scenarios.split_whitespace();
+        let mut arguments = Vec::new();
+        while let Some(word) = words.next() {
+            if word != "plain" {
+                arguments.push(format!("--{word}"));
+            }
+            if word == "hand-written" {
+                arguments.extend(words.next().map(str::to_owned));
+            }
+        }
+        arguments
+    }
+
+    /// The same scenarios, in which any violation of a rule that protects users counts.
+    pub(super) fn as_harm(&self, seeds: u64) -> Self {
+        Self {
+            by: "harm".into(),
+            seeds,
+            ..self.clone()
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct List {
+    bug: Vec<SeededBug>,
+}
+
+/// Reads the list of the checkout `root`.
+pub(super) fn read(root: &Path) -> Result<Vec<SeededBug>> {
+    let path = root.join("mutants/seeded.toml");
+    let text = fs::read_to_string(&path).context(path.display().to_string())?;
+    let mut list: List = toml::from_str(&text).context("mutants/seeded.toml")?;
+    for (index, bug) in list.bug.iter_mut().enumerate() {
+        bug.id = index + 1;
+    }
+    Ok(list.bug)
+}
+
+/// Returns the body of the function that the change names, and the range of `before` in `text`. `text` is the text of
+/// the file, and `bodies` are the bodies of all of its functions.
+///
+/// Fails if the file has no such function or several, or if `before` does not stand exactly once in its body.
+pub(super) fn find<'a>(
+    change: &Change,
+    text: &str,
+    bodies: &'a [Body],
+) -> Result<(&'a Body, Range<usize>)> {
+    let Change { file, function, .. } = change;
+    let bodies: Vec<&Body> = bodies
+        .iter()
+        .filter(|body| body.function == *function)
+        .collect();
+    let [body] = bodies[..] else {
+        bail!(
+            "{file} has {} functions with the name {function}, but must have one",
+            bodies.len()
+        );
+    };
+    let ranges = find_ignoring_spaces(&text[body.range.clone()], &change.before);
+    ensure!(
+        ranges.len() == 1,
+        "the text before the change stands {} times in {function} of {file}, but must stand there once: {}",
+        ranges.len(),
+        change.before
+    );
+    let start = body.range.start;
+    let range = start + ranges[0].start..start + ranges[0].end;
+    Ok((body, range))
+}
+
+/// Returns the ranges of `text` that equal `wanted` if spaces and line breaks are ignored.
+fn find_ignoring_spaces(text: &str, wanted: &str) -> Vec<Range<usize>> {
+    let visible = |text: &str| -> Vec<(usize, char)> {
+        let letters = text.char_indices();
+        letters.filter(|(_, c)| !c.is_whitespace()).collect()
+    };
+    let (text, wanted) = (visible(text), visible(wanted));
+    let is_match = |window: &&[(usize, char)]| {
+        window
+            .iter()
+            .zip(&wanted)
+            .all(|((_, c), (_, wanted))| c == wanted)
+    };
+    let windows = text.windows(wanted.len().max(1)).filter(is_match);
+    let range_of = |window: &[(usize, char)]| match (window.first(), window.last()) {
+        (Some((start, _)), Some((end, last))) => *start..end + last.len_utf8(),
+        _ => 0..0,
+    };
+    windows.map(range_of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+    use crate::rust::bodies_of;
+    use crate::targets;
+
+    #[test]
+    fn text_before_each_seeded_change_stands_once_in_its_function() {
+        let root = targets::root();
+        let bugs = read(&root).expect("the list must be readable");
+        let (mut files, mut faults) = (BTreeMap::new(), Vec::new());
+        for bug in &bugs {
+            let in_functions = |change: &&Change| !change.function.is_empty();
+            for change in bug.change.iter().filter(in_functions) {
+                let (text, bodies) = files.entry(&change.file).or_insert_with(|| {
+                    let text = fs::read_to_string(root.join(&change.file)).unwrap_or_default();
+                    let bodies = bodies_of(&text).expect("the file must parse");
+                    (text, bodies)
+                });
+                let found = find(change, text, bodies);
+                faults.extend(found.err().map(|error| format!("{}: {error:#}", bug.name)));
+            }
+            if bug.world != bug.change.is_empty() || bug.caught.is_empty() {
+                faults.push(format!("{}: needs changes and rules", bug.name));
+            }
+        }
+        assert_eq!(faults, Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_seeded_bug_has_a_name_of_its_own_and_one_sentence() {
+        let bugs = read(&targets::root()).expect("the list must be readable");
+        let names: BTreeSet<&str> = bugs.iter().map(|bug| &*bug.name).collect();
+        assert_eq!(names.len(), bugs.len());
+        for bug in &bugs {
+            assert!(
+                bug.does.ends_with('.') && !bug.name.contains(' '),
+                "{bug:?}"
+            );
+        }
+    }
+
+    /// Returns the texts in quotation marks behind `start` in the Rust files of a folder.
+    fn quoted_behind(folder: &str, start: &str) -> BTreeSet<String> {
+        let files = targets::tracked(&targets::root(), &[folder]).expect("git must list files");
+        let mut quoted = BTreeSet::new();
+        for file in files {
+            let text = fs::read_to_string(targets::root().join(file)).expect("the file");
+            let parts = text.split(start).skip(1);
+            quoted.extend(parts.filter_map(|part| Some(part.split_once('"')?.0.to_owned())));
+        }
+        quoted
+    }
+
+    #[test]
+    fn every_rule_and_scenario_that_the_list_names_exists() {
+        let mut rules = quoted_behind("simulation/src/checks/*.rs", "RULE: &'static str = \"");
+        rules.extend(quoted_behind("simulation/src/checks/mod.rs", ": &str = \""));
+        let replay = targets::root().join("model/src/replay.rs");
+        let replay = fs::read_to_string(replay).expect("the file");
+        let scenarios = quoted_behind("simulation/src/hand_written.rs", "name: \"");
+        let options = quoted_behind("simulation/src/main.rs", "            \"--");
+        let world_bugs = quoted_behind("simulation/src/flaw.rs", " = \"");
+        assert!(rules.len() > 25 && scenarios.len() > 5 && options.len() > 9);
+        for bug in read(&targets::root()).expect("the list must be readable") {
+            assert!(!bug.world || world_bugs.contains(&bug.name), "{}", bug.name);
+            for caught in &bug.caught {
+                let words: Vec<&str> = caught.scenarios.split_whitespace().collect();
+                let is_rule = if words.contains(&"model") {
+                    replay.contains(&format!("\"{}\"", caught.by))
+                } else {
+                    rules.contains(&caught.by)
+                };
+                assert!(is_rule, "{}: {caught:?}", bug.name);
+                let are_known = match words[..] {
+                    ["hand-written", name] => scenarios.contains(name),
+                    _ => words
+                        .iter()
+                        .all(|word| *word == "plain" || options.contains(*word)),
+                };
+                assert!(are_known, "{}: {caught:?}", bug.name);
+            }
+        }
+    }
+
+    #[test]
+    fn text_is_found_although_its_line_breaks_differ() {
+        let ranges = find_ignoring_spaces("a b\n  .c() b.c()", "b.c()");
+        assert_eq!(ranges, [2..10, 11..16]);
+        assert_eq!(find_ignoring_spaces("a", "ab"), []);
+    }
+}
