@@ -14,7 +14,7 @@ fn check(scenario: &Scenario) -> Result<Accepted, Refusal> {
     };
     let history = run_options.run(scenario).history;
     let settings = scenario.model_settings();
-    operations::keep(&settings, &history, flaw);
+    operations::keep(&settings, &history);
     Replay::check(settings, &history)
 }
 

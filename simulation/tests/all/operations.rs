@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use quorate_model::history::{AttemptId, Event, EventKind, Sent, Settings};
-use quorate_simulation::Flaw;
 
 /// The times of one attempt, in nanoseconds, and its fencing token.
 struct Attempt {
@@ -20,18 +19,17 @@ struct Attempt {
     ended_at: Option<u64>,
 }
 
-/// Stores the operations of a history in a file `NAME-NUMBER`. NAME is the seeded bug, or `sound`.
-pub(crate) fn keep(settings: &Settings, history: &[Event], flaw: Option<Flaw>) {
+/// Stores the operations of a history in a file, whose name is a number.
+pub(crate) fn keep(settings: &Settings, history: &[Event]) {
     static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(1);
     let Some(folder) = std::env::var_os("QUORATE_KEEP_OPERATIONS") else {
         return;
     };
     let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
-    let name = flaw.map_or("sound".to_owned(), |flaw| flaw.to_string());
-    let path = PathBuf::from(folder).join(format!("{name}-{number:05}"));
+    let path = PathBuf::from(folder).join(format!("{number:05}"));
     let promise = |holds| if holds { "holds" } else { "may-break" };
     let mut text = format!(
-        "{{\"exclusion\":\"{}\",\"tokens\":\"{}\",\"locker\":\"{name}\"}}\n",
+        "{{\"exclusion\":\"{}\",\"tokens\":\"{}\",\"locker\":\"quorate\"}}\n",
         promise(settings.one_holder),
         promise(settings.rising_tokens)
     );
