@@ -47,7 +47,8 @@ flaws! {
     /// The operator reads the fencing counters for the new masters too early: the old masters still vote for their
     /// clients, and may still raise the counters.
     CarryBeforeClose = "carry-before-close",
-    /// The operator reads the fencing counters for the new masters from only one old master.
+    /// The operator reads each fencing counter for the new masters from only one old master: the one on which the counter
+    /// is smallest.
     CarryMinority = "carry-minority",
     /// The operator closes only one old master, but considers all old masters closed. (A closed master does not vote
     /// for clients that use only the old masters.)

@@ -1,17 +1,14 @@
-//! A simulated operator. It calls the library's functions to replace masters. Its requests to masters may be late or
-//! lost, and its process may pause or be killed.
-
-mod node;
+//! A simulated operator. It calls the library's functions to replace masters, over simulated connections. Its commands to
+//! masters may be late or lost, and its process may pause or be killed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quorate::node::Node;
+use quorate::node::Dial;
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{ChangeError, ChangeStage, ClientKind, Instant, MastersChange, Redlock, Survey};
 
-use self::node::{FalseMarkers, OperatorNode};
 use crate::change_plan::{ChangePlan, MASTER_NAMES};
 use crate::clock::MS;
 use crate::facts::{Fact, ValueResult};
@@ -20,6 +17,7 @@ use crate::kind::ValueStep;
 use crate::locker::{PLACES, key_of_place};
 use crate::process::Process;
 use crate::rng::Rng;
+use crate::world::open_stream;
 
 /// Carries out all planned changes of the masters, one after another. Then reports to the world that the changes are
 /// done.
@@ -38,7 +36,6 @@ pub(crate) async fn run(process: Arc<Process>) {
             process: process.clone(),
             skipped_nanos: AtomicU64::new(0),
         }),
-        false_markers: Arc::default(),
         process,
         plan,
         flaw,
@@ -91,7 +88,6 @@ struct Operator {
     plan: ChangePlan,
     rng: Rng,
     clock: Arc<HurriedClock>,
-    false_markers: FalseMarkers,
     flaw: Option<Flaw>,
 }
 
@@ -144,21 +140,8 @@ impl Operator {
         let configuration = self.plan.masters_at(step);
         let client = self.process.client;
         self.process.shared.world().set_step(client, step);
-        let node = |(master, locks): (usize, Arc<dyn Node>)| {
-            Arc::new(OperatorNode {
-                process: self.process.clone(),
-                master,
-                locks,
-                is_first_old: configuration.all_masters().first() == Some(&master),
-                flaw: self.flaw,
-                false_markers: self.false_markers.clone(),
-            }) as Arc<dyn Node>
-        };
-        let masters = configuration
-            .all_masters()
-            .into_iter()
-            .zip(self.process.connect());
-        let nodes = masters.map(node).collect();
+        let (clock, dial) = (self.clock.clone(), self.dial());
+        let nodes = (self.process).connect_with(|settings| settings.dial(dial).runtime(clock));
         let settings = self.process.shared.world().scenario.settings;
         let builder = configuration.configure(settings.builder());
         builder
@@ -166,6 +149,17 @@ impl Operator {
             .runtime(self.clock.clone())
             .build()
             .expect("the builder must accept the settings")
+    }
+
+    /// Returns the function that opens the connections over which this operator sends its orders.
+    fn dial(&self) -> Dial {
+        let shared = Arc::downgrade(&self.process.shared);
+        let client = self.process.client;
+        Arc::new(move |host, _port| {
+            let master = MASTER_NAMES.iter().position(|name| *name == host);
+            let master = master.expect("the host must be a master of the scenario");
+            Box::pin(open_stream(shared.clone(), client, master))
+        })
     }
 
     /// Takes the steps of one change of masters until the change has reached the stage `stage_after(goal)`.

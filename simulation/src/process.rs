@@ -8,10 +8,10 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quorate::Instant;
-use quorate::node::{Node, NodeName, Reply, Request, Subscriber};
+use quorate::node::{ChangeOrder, ChangeSeen, Fault, Node, NodeName, Reply, Request, Subscriber};
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::testing::Driver;
+use quorate::{Instant, RedlockBuilder};
 
 use crate::change_plan::MASTER_NAMES;
 use crate::clock::{Clock, EPOCH_US, READING_BITS, RUN_START};
@@ -48,7 +48,16 @@ impl Process {
     }
 
     /// Opens new connections to all masters with which this client is configured.
-    pub(crate) fn connect(&self) -> Vec<Arc<dyn Node>> {
+    fn connect(&self) -> Vec<Arc<dyn Node>> {
+        self.connect_with(|settings| settings)
+    }
+
+    /// Opens new connections to all masters with which this client is configured. `configure` changes the settings of
+    /// the connections.
+    pub(crate) fn connect_with(
+        &self,
+        configure: impl FnOnce(RedlockBuilder) -> RedlockBuilder,
+    ) -> Vec<Arc<dyn Node>> {
         let (shared, client) = (&self.shared, self.client);
         let mut world = shared.world();
         world.processes[client].first_request = None;
@@ -60,7 +69,7 @@ impl Process {
         let plans = world.scenario.masters.iter();
         let stores: Vec<Option<StorePlan>> = plans.map(|plan| plan.store).collect();
         let settings = world.scenario.settings;
-        let builder = configuration.configure(settings.builder());
+        let builder = configure(configuration.configure(settings.builder()));
         let jitter = Rng::stream(seed, 3 << 48 | salt).draw();
         let drivers: Vec<Arc<Driver>> = quorate::testing::drivers(&builder, jitter)
             .expect("the addresses must be valid")
@@ -292,5 +301,18 @@ impl Node for SimNode {
 
     fn idle(&self) -> BoxFuture<()> {
         self.driver.idle()
+    }
+
+    fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
+        let (change, shared) = (self.driver.change(order), self.shared.clone());
+        Box::pin(async move {
+            let seen = change.await;
+            let is_unanswered =
+                matches!(seen.fault, Some(Fault::Timeout(_) | Fault::NoConnection(_)));
+            if let Some(shared) = shared.upgrade() {
+                shared.world().observer.coverage.unanswered_commands += u64::from(is_unanswered);
+            }
+            seen
+        })
     }
 }

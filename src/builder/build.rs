@@ -163,6 +163,7 @@ impl RedlockBuilder {
                 sets.old().collect(),
             ),
             roster: context.roster.clone(),
+            runtime: context.runtime.clone(),
             #[cfg(any(test, feature = "testing"))]
             dial: self.dial.clone(),
             #[cfg(feature = "tls-rustls")]

@@ -14,8 +14,9 @@ use crate::runtime::Tokio;
 impl RedlockBuilder {
     /// The masters as [`Driver`]s, for simulations. The simulation runs the drivers itself, without Tokio tasks.
     pub(crate) fn drivers(&self, seed: u64) -> Result<Vec<Driver>, BuildError> {
-        // All inputs are fixed, so that each simulation run can be repeated exactly.
-        let context = self.context(Arc::new(Tokio::default()));
+        // The runtime and the name are fixed, so that each simulation run can be repeated exactly.
+        let runtime = self.runtime.clone();
+        let context = self.context(runtime.unwrap_or_else(|| Arc::new(Tokio::default())));
         let sets = self.sets()?;
         let timeout = self.settings.node_timeout();
         let options = self.node_options(timeout, "quorate", &sets, &context)?;

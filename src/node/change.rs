@@ -197,13 +197,6 @@ impl ClientSeen {
     }
 }
 
-/// Parses the whole reply to `CLIENT LIST`. Returns the connections of this library's clients, and of unknown clients
-/// that seem to take locks. For simulations.
-#[cfg(any(test, feature = "testing"))]
-pub fn clients(list: &str) -> Vec<ClientSeen> {
-    list.lines().filter_map(ClientSeen::read).collect()
-}
-
 /// The name that an operator's connections have in `CLIENT LIST`.
 pub(crate) const OPERATOR: &str = "quorate-operator";
 

@@ -52,10 +52,6 @@ pub(crate) enum Event {
     ProcessStarts(u8),
     /// A client restarts with the masters that it must use at the end of the run (`ChangePlan::steps`).
     LastReconfiguration(u8),
-    /// An operator's order reaches a master.
-    OrderReachesMaster { order: u32 },
-    /// A master's reply to an order reaches the operator.
-    ReplyReachesOperator { order: u32 },
     /// The restart guard of a master ends, so the master votes again. Its generation marker was lost or set back when
     /// it restarted.
     RestartGuardEnds,

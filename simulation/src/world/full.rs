@@ -4,7 +4,6 @@
 use quorate::node::{Answer, ExtendItem, Extended, Fault, Request};
 
 use super::World;
-use super::orders::Counter;
 use crate::locker::place_of_key;
 
 impl World {
@@ -15,7 +14,7 @@ impl World {
     }
 
     /// Whether a master has enough memory to raise these fencing counters.
-    pub(super) fn has_room_for(&self, index: usize, counters: &[Counter]) -> bool {
+    pub(super) fn has_room_for(&self, index: usize, counters: &[(Vec<u8>, u64)]) -> bool {
         let locks = counters
             .iter()
             .map(|(key, _)| key.strip_prefix(b"quorate:fence:"));

@@ -1,4 +1,5 @@
-//! A link: one client's connection to one master, with the library's driver for this connection.
+//! A link: one client's connection to one master, with the library's driver for this connection, or with a stream of an
+//! operator (`stream.rs`).
 //!
 //! The driver decides when to send, reconnect, or give up on a reply. This file calls the driver when a request is
 //! queued, an alarm fires, or the connection changes.
@@ -12,7 +13,8 @@ use quorate::Instant;
 use quorate::node::{Node, Reply, Request};
 use quorate::testing::{Driver, Stage, Wants};
 
-use super::{Event, Shared, World};
+use super::stream::StreamState;
+use super::{Event, Shared, UnlockedWork, World};
 use crate::facts::Fact;
 use crate::history::Sender;
 use crate::locker::place_of_key;
@@ -21,7 +23,7 @@ use crate::rng::Rng;
 pub(crate) struct Link {
     pub(crate) client: usize,
     pub(super) master: usize,
-    pub(super) driver: Arc<Driver>,
+    pub(super) end: ClientEnd,
     /// Whether the client process is dead. Nothing that a dead process sends reaches a master.
     pub(super) is_dead: bool,
     /// The connection that the driver uses, or that it is opening; `None` if there is none.
@@ -34,7 +36,15 @@ pub(crate) struct Link {
     pub(super) rng: Rng,
 }
 
-/// A call to the driver. The mutex of `World` must not be locked during the call.
+/// The part of the library at the client's end of a link.
+pub(super) enum ClientEnd {
+    /// The driver that sends the requests of clients.
+    Driver(Arc<Driver>),
+    /// The bytes that have arrived for an operator. The library's code for operators reads them itself.
+    Stream(StreamState),
+}
+
+/// A call to the driver, or a change of a stream. The mutex of `World` must not be locked during the call.
 pub(super) enum DriverCall {
     RunActor,
     Tick,
@@ -45,16 +55,29 @@ pub(super) enum DriverCall {
 
 impl Link {
     pub(crate) fn new(client: usize, master: usize, driver: Arc<Driver>, rng: Rng) -> Self {
+        Self::with_end(client, master, ClientEnd::Driver(driver), rng)
+    }
+
+    pub(super) fn with_end(client: usize, master: usize, end: ClientEnd, rng: Rng) -> Self {
         Self {
             client,
             master,
-            driver,
+            end,
             is_dead: false,
             conn: None,
             is_actor_scheduled: false,
             alarm_at: None,
             last_serial: 0,
             rng,
+        }
+    }
+}
+
+impl ClientEnd {
+    fn driver(&self) -> Option<Arc<Driver>> {
+        match self {
+            Self::Driver(driver) => Some(driver.clone()),
+            Self::Stream(_) => None,
         }
     }
 }
@@ -69,9 +92,11 @@ impl Shared {
             }
             world.report_request(index, &request);
             world.schedule_actor(index);
-            world.links[index].driver.clone()
+            world.links[index].end.driver()
         };
-        driver.send(request, reply);
+        if let Some(driver) = driver {
+            driver.send(request, reply);
+        }
     }
 
     /// Calls the driver of a link, and then carries out the actions that the driver requests.
@@ -82,7 +107,9 @@ impl Shared {
         }
         let clock = world.processes[link.client].clock;
         let now = Instant::from_nanos(clock.read(world.now));
-        let driver = link.driver.clone();
+        let Some(driver) = link.end.driver() else {
+            return;
+        };
         drop(world);
         match call {
             DriverCall::RunActor => {}
@@ -109,6 +136,18 @@ impl World {
         if !std::mem::replace(&mut self.links[index].is_actor_scheduled, true) {
             let link = index as u32;
             self.schedule(self.now, Event::RunActor { link });
+        }
+    }
+
+    /// Passes a change of a connection to the client's end of its link.
+    pub(super) fn notify_client_end(
+        &mut self,
+        index: usize,
+        call: DriverCall,
+    ) -> Option<UnlockedWork> {
+        match &mut self.links[index].end {
+            ClientEnd::Driver(_) => Some(UnlockedWork::CallDriver(index, call)),
+            ClientEnd::Stream(stream) => stream.handle(call).map(UnlockedWork::Wake),
         }
     }
 

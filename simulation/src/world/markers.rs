@@ -17,7 +17,7 @@ use crate::flaw::Flaw;
 use crate::locker::{PLACES, key_of_place};
 
 /// The key of the generation marker.
-const MARKER_KEY: &[u8] = b"quorate:masters";
+pub(super) const MARKER_KEY: &[u8] = b"quorate:masters";
 
 /// The interval at which the simulated administrator restores lost generation markers: 500 ms, in nanoseconds.
 const RESTORE_INTERVAL: u64 = 500 * MS;
@@ -81,15 +81,10 @@ pub(super) fn marker_check_in_sha(sha: &[u8]) -> usize {
 }
 
 /// Returns the generation number in a marker; zero without a marker.
-pub(crate) fn number_in_marker(marker: Option<&str>) -> u64 {
+pub(super) fn number_in_marker(marker: Option<&str>) -> u64 {
     marker
         .and_then(|marker| marker.split(' ').next()?.parse().ok())
         .unwrap_or(0)
-}
-
-/// Returns the lock key to which the key of a fencing counter belongs.
-fn lock_of(counter: &[u8]) -> &[u8] {
-    counter.strip_prefix(b"quorate:fence:").unwrap_or(counter)
 }
 
 impl SimMaster {
@@ -115,20 +110,6 @@ impl SimMaster {
             .get(marker_check)
             .is_some_and(|scripts| scripts >> script & 1 == 1)
     }
-
-    /// If an owner (`quorate::Owner`) holds the lock, returns the value of the lock key, which names the owner. Returns
-    /// `None` if no owner holds it, or if the lock's fencing counter is larger than `number`.
-    pub(super) fn owner_below(&self, now_us: u64, key: &[u8], number: u64) -> Option<Vec<u8>> {
-        let lock = self.memory.peek(now_us, lock_of(key));
-        let holder = lock.holder?;
-        let is_owned = holder.starts_with(b"quorate:owner:");
-        (is_owned && lock.counter.unwrap_or(0) <= number).then(|| holder.to_vec())
-    }
-
-    /// Raises the fencing counter of a lock to `number`, if the counter is smaller. Returns true if it was raised.
-    pub(super) fn raise_counter(&mut self, now_us: u64, key: &[u8], number: u64) -> bool {
-        self.memory.carry(now_us, lock_of(key), number)
-    }
 }
 
 impl World {
@@ -148,7 +129,7 @@ impl World {
         (process.next_step, process.present_step) = (step, step);
     }
 
-    fn masters_at_step(&self, step: u8) -> ClientMasters {
+    pub(super) fn masters_at_step(&self, step: u8) -> ClientMasters {
         match &self.scenario.change {
             Some(plan) if self.replaces_without_operator() => plan.masters_without_operator(step),
             _ => self.scenario.masters_at(step),
@@ -324,8 +305,8 @@ impl World {
             let has_counters = initial_number % 4 > 1 || old_masters >> master & 1 == 1;
             if let Some(ahead) = plan.counters_ahead_us.filter(|_| has_counters) {
                 for place in 0..PLACES {
-                    let key = format!("quorate:fence:{}", key_of_place(place as u8));
-                    self.masters[master].raise_counter(now_us, key.as_bytes(), now_us + ahead);
+                    let memory = &mut self.masters[master].memory;
+                    memory.carry(now_us, key_of_place(place as u8).as_bytes(), now_us + ahead);
                 }
             }
             self.masters[master].record_all_lock_states(self.now);

@@ -25,6 +25,7 @@ mod server;
 mod session;
 mod store;
 mod store_run;
+mod stream;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -40,17 +41,16 @@ use event::ScheduledEvent;
 use link::DriverCall;
 pub(crate) use link::Link;
 use markers::MarkerCheck;
-pub(crate) use markers::number_in_marker;
 use master::SimMaster;
 use net::Conn;
 pub(crate) use observer::RunObserver;
-use orders::OperatorOrder;
-pub(crate) use orders::{OrderKind, OrderReply};
+use orders::FalseReplies;
 use records::Records;
 pub(crate) use run_row::{RowChange, RunRow, StoreState};
 use session::{PendingRequest, Session};
 pub(crate) use session::{SessionAnswer, SessionRequest};
 use store::{StoreConnection, StoreForceRelease};
+pub(crate) use stream::open_stream;
 
 use crate::clock::{Clock, RUN_START};
 use crate::flaw::Flaw;
@@ -194,7 +194,6 @@ impl Shared {
             std::mem::take(&mut world.timers),
             std::mem::take(&mut world.duplicates),
             std::mem::take(&mut world.store_connections),
-            std::mem::take(&mut world.orders),
         );
         drop(world);
         drop((links, remaining));
@@ -305,8 +304,6 @@ pub(crate) struct World {
     pub(crate) timers: Vec<TimerSlot>,
     pub(crate) free_timers: Vec<u32>,
     duplicates: Vec<Option<DuplicateMessage>>,
-    /// All orders that operators have sent, by index.
-    orders: Vec<OperatorOrder>,
     /// Whether an operator has finished every replacement of masters in this run. Always true without operators.
     are_changes_complete: bool,
     /// The checks of generation markers that scripts contain. Scripts refer to a check by its index.
@@ -325,10 +322,8 @@ pub(crate) struct World {
     /// For seeded bugs that replace a master without an operator: the true time at which that master died. `None`
     /// before its death.
     dead_since: Option<u64>,
-    /// The fencing counters of each master when it received its first order from an operator; `None` before. With the
-    /// seeded bug `CarryBeforeClose`, the operator copies these counters to the new masters, although they are outdated
-    /// by then.
-    early_counters: Vec<Option<Vec<orders::Counter>>>,
+    /// The effects of seeded bugs on what masters reply to operators, by master.
+    false_replies: Vec<FalseReplies>,
     /// Whether the operator is removing a stored value. While it is, the seeded bug `CarryWithoutLock` is switched off.
     pub(crate) is_operator_removing: bool,
     /// The spawned tasks that the executor has not taken yet.
@@ -381,7 +376,6 @@ impl World {
             timers: Vec::new(),
             free_timers: Vec::new(),
             duplicates: Vec::new(),
-            orders: Vec::new(),
             are_changes_complete: scenario
                 .change
                 .as_ref()
@@ -390,7 +384,7 @@ impl World {
             outdated_markers: vec![None; scenario.masters.len()],
             guard_ends: vec![None; scenario.masters.len()],
             dead_since: None,
-            early_counters: vec![None; scenario.masters.len()],
+            false_replies: vec![FalseReplies::default(); scenario.masters.len()],
             is_operator_removing: false,
             spawned_tasks: Vec::new(),
             observer: RunObserver::new(&scenario, run_options),
@@ -455,7 +449,6 @@ impl World {
                 Some(self.links[link].client)
             }
             Event::AnswerReachesClient { request } => self.client_of_request(*request),
-            Event::ReplyReachesOperator { order } => Some(self.orders[*order as usize].client),
             Event::SessionLost { session } | Event::WakeUpReachesClient { session } => {
                 Some(self.client_of_session(*session))
             }
@@ -502,14 +495,16 @@ impl World {
             }
             Event::ConnectAnswered { conn } => {
                 let link = self.conns[to_index(conn)].link;
-                let call = self.handle_connect_answer(to_index(conn));
-                return call.map(|call| call_driver((link, call)));
+                let call = self.handle_connect_answer(to_index(conn))?;
+                return self.notify_client_end(link, call);
             }
             Event::BytesReachClient { conn } => {
-                return self.deliver_to_client(to_index(conn)).map(call_driver);
+                let (link, call) = self.deliver_to_client(to_index(conn))?;
+                return self.notify_client_end(link, call);
             }
             Event::ConnectionClosed { conn } => {
-                return self.deliver_close(to_index(conn)).map(call_driver);
+                let (link, call) = self.deliver_close(to_index(conn))?;
+                return self.notify_client_end(link, call);
             }
             Event::ConnectReachesMaster { conn } => self.handle_connect(to_index(conn)),
             Event::BytesReachMaster { conn } => self.deliver_to_master(to_index(conn)),
@@ -532,10 +527,6 @@ impl World {
             Event::ProcessResumes(client) => self.resume(client.into()),
             Event::ProcessEnds(client) => self.end_process(client),
             Event::LastReconfiguration(client) => self.restart_with_last_masters(client.into()),
-            Event::OrderReachesMaster { order } => self.deliver_order(to_index(order)),
-            Event::ReplyReachesOperator { order } => {
-                return self.deliver_reply(to_index(order)).map(UnlockedWork::Wake);
-            }
             Event::RestartGuardEnds => self.check_outdated_markers(),
             Event::ForceReleaseStep(index) => self.continue_force_release(index as usize),
             Event::RestoreMarkers => self.restore_lost_markers(),

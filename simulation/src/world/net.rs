@@ -220,7 +220,7 @@ impl World {
         if !connection.is_server_open {
             return Some(DriverCall::Disconnect("connection refused"));
         }
-        self.observer.coverage.reconnects += 1;
+        self.observer.coverage.reconnects += u64::from(!self.is_of_operator(conn));
         Some(DriverCall::Connected)
     }
 

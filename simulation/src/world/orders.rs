@@ -1,264 +1,216 @@
-//! Orders that operators send to masters. An order or its reply may be late or lost. A master may execute an order even
-//! after the operator has stopped waiting for the reply.
+//! The commands of operators, as a simulated server executes them.
+//!
+//! The library's server half parses the commands, and executes them in the master's memory. This file adds the faults of
+//! the server, and reports the changes to the checkers. Some seeded bugs change the replies that operators get.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use quorate::ChangeSeen;
+use quorate::node::Fault;
+use quorate::node::memory::Master;
+use quorate::testing::server_half::{self, OperatorCommand};
+use quorate::testing::{OperatorScript, Script};
 
-use super::markers::number_in_marker;
-use super::master::run_id;
-use super::net::{Direction, PacketRoute};
-use super::{Event, Shared, World};
-use crate::clock::{EPOCH_US, MS, RUN_START};
+use super::World;
+use super::arguments::parse_number;
+use super::markers::MARKER_KEY;
+use super::net::Conn;
+use crate::clock::MS;
 use crate::facts::LockState;
 use crate::flaw::Flaw;
 use crate::happening::Happening;
 use crate::locker::{PLACES, key_of_place};
 use crate::scenario::Refusal;
 
-/// A fencing counter: its key and its value.
-pub(crate) type Counter = (Vec<u8>, u64);
+/// The prefix of the keys of fencing counters.
+const COUNTER_PREFIX: &[u8] = b"quorate:fence:";
 
-/// A fencing counter is roughly a time in microseconds. The seeded bugs `CarryBeforeClose` and `CarryMinority` do not
-/// copy counters that are behind the master's clock by more than this time.
-const COUNTER_LIFETIME: Duration = Duration::from_secs(86_400);
+/// The prefix of the keys of values under locks.
+const VALUE_PREFIX: &[u8] = b"quorate:value:";
 
-/// An order of an operator to a master. The master executes it and sends a reply ([`OrderReply`]).
-#[derive(Clone, Debug)]
-pub(crate) enum OrderKind {
-    /// Write a generation marker, unless the master's marker has a larger number. The fields are the number, the
-    /// fingerprint (it shows for which set of masters the number was written), and whether the order restores a lost
-    /// marker.
-    RaiseMarker(u64, Arc<str>, bool),
-    /// List the connections of clients.
-    ListClients,
-    /// Close the connection with this id.
-    KillConnection(u64),
-    /// List the fencing counters, except those that are behind the master's clock by more than this time.
-    ListCounters(Duration),
-    /// List the keys of the locks that have a stored value (quota or once-per-period record).
-    ListValues,
-    /// Raise each of these fencing counters to the given number; never lower a counter. Skip the counter of a lock that
-    /// an owner (`quorate::Owner`) holds.
-    RaiseCounters(Arc<[Counter]>),
-    /// Report the state of the master.
-    ReadState,
+/// The effects of seeded bugs on the replies of one master to operators.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FalseReplies {
+    /// For `CarryBeforeClose`: the memory of the master when it received the first command of an operator. The operator
+    /// reads the fencing counters from this memory, although they are outdated by then.
+    early_memory: Option<Master>,
+    /// For `CloseMinority`: a generation marker, with its number, that the operator takes for written, although the
+    /// master still has the marker that it had before.
+    marker: Option<(u64, String)>,
 }
 
-/// The reply of a master to an order.
-#[derive(Debug)]
-pub(crate) enum OrderReply {
-    Done,
-    Clients(String),
-    Killed(bool),
-    Counters(Vec<Counter>),
-    /// The keys of the locks that have a stored value.
-    Values(Vec<Vec<u8>>),
-    /// The fencing counters that the master did not raise, because an owner (`quorate::Owner`) holds their lock. Each
-    /// pair is the key of the counter and the value of the lock key.
-    Owned(Vec<(Vec<u8>, Vec<u8>)>),
-    /// The state of the master, and its list of connections.
-    State(Box<ChangeSeen>, String),
-    Refused(Refusal),
-    /// The operator's connection has ended.
-    Disconnected,
+/// Returns the index of an operator's script in the list of the scripts that a master has loaded.
+fn index_of(script: OperatorScript) -> usize {
+    Script::ALL.len() + 1 + script as usize
 }
 
-/// An order on its way to a master, or its reply on the way back.
-pub(super) struct OperatorOrder {
-    pub(super) client: usize,
-    master: usize,
-    /// The number of restarts that the server had when the order's connection was made. `None` if the order opens a new
-    /// connection.
-    restarts: Option<u32>,
-    kind: OrderKind,
-    reply: Option<(OrderReply, u32)>,
-    waker: Option<Waker>,
-    is_reply_delivered: bool,
-}
-
-impl Shared {
-    /// Sends an order to a master, and waits for the reply. Returns the reply, and the number of restarts of the server
-    /// that executed the order.
-    ///
-    /// `restarts` is the number of restarts that the server had when the connection was made. If the server has
-    /// restarted since then, the reply is [`OrderReply::Disconnected`]. If `restarts` is `None`, the order opens a new
-    /// connection.
-    pub(crate) async fn send_order(
-        &self,
-        client: usize,
-        (master, restarts): (usize, Option<u32>),
-        kind: OrderKind,
-    ) -> (OrderReply, u32) {
-        let order = self
-            .world()
-            .schedule_order(client, (master, restarts), kind);
-        std::future::poll_fn(|cx| self.poll_order(order, cx)).await
-    }
-
-    fn poll_order(&self, order: usize, cx: &Context<'_>) -> Poll<(OrderReply, u32)> {
-        let mut world = self.world();
-        let Some(order) = world.orders.get_mut(order) else {
-            return Poll::Pending;
-        };
-        if order.is_reply_delivered
-            && let Some(reply) = order.reply.take()
-        {
-            return Poll::Ready(reply);
-        }
-        let previous_waker = order.waker.replace(cx.waker().clone());
-        drop(world);
-        drop(previous_waker);
-        Poll::Pending
-    }
+/// The simulated SHA of an operator's script.
+fn sha_of(script: OperatorScript) -> String {
+    format!("{:040}", index_of(script))
 }
 
 impl World {
-    fn schedule_order(
+    /// Executes a command that an operator has sent on this connection.
+    pub(super) fn execute_operator_command(
         &mut self,
-        client: usize,
-        (master, restarts): (usize, Option<u32>),
-        kind: OrderKind,
-    ) -> usize {
-        let arrival = self.draw_order_arrival(client, master, Direction::ToMaster);
-        let order = self.orders.len();
-        self.orders.push(OperatorOrder {
-            client,
-            master,
-            restarts,
-            kind,
-            reply: None,
-            waker: None,
-            is_reply_delivered: false,
-        });
-        let index = order as u32;
-        self.schedule(arrival, Event::OrderReachesMaster { order: index });
-        order
-    }
-
-    fn draw_order_arrival(&mut self, client: usize, master: usize, direction: Direction) -> u64 {
-        let route = PacketRoute {
-            client,
-            master,
-            direction,
-            healed_within: self.scenario.settings.node_timeout / 3,
-        };
-        let coverage = &mut self.observer.coverage;
-        route.draw_arrival(&self.scenario, self.now, &mut self.rng, coverage)
-    }
-
-    /// Delivers an order to its master. The master executes the order and sends the reply.
-    pub(super) fn deliver_order(&mut self, index: usize) {
-        let OperatorOrder {
-            client,
-            master,
-            restarts,
-            ..
-        } = self.orders[index];
-        let target = &self.masters[master];
-        if target.up && target.stalled_until > self.now {
-            let (arrival, order) = (target.stalled_until, index as u32);
-            return self.schedule(arrival, Event::OrderReachesMaster { order });
-        }
-        let restarts_now = target.restarts;
-        let reply = if !target.up || restarts.is_some_and(|restarts| restarts != restarts_now) {
-            OrderReply::Disconnected
-        } else {
-            let kind = self.orders[index].kind.clone();
-            self.execute_order(client, master, &kind)
-        };
-        self.orders[index].reply = Some((reply, restarts_now));
-        let arrival = self.draw_order_arrival(client, master, Direction::FromMaster);
-        let order = index as u32;
-        self.schedule(arrival, Event::ReplyReachesOperator { order });
-    }
-
-    /// Delivers to the operator the reply to the order with this index. Returns the waker of the task that waits for
-    /// the reply.
-    pub(super) fn deliver_reply(&mut self, index: usize) -> Option<Waker> {
-        let order = &mut self.orders[index];
-        order.is_reply_delivered = true;
-        order.waker.take()
-    }
-
-    fn execute_order(&mut self, client: usize, master: usize, kind: &OrderKind) -> OrderReply {
-        let refusal = self.masters[master]
-            .refusal
-            .filter(|(until, _)| self.now < *until);
-        if let (Some((_, how)), OrderKind::RaiseMarker(..) | OrderKind::RaiseCounters(_)) =
-            (refusal, kind)
-        {
-            return if how == Refusal::HangUp {
-                OrderReply::Disconnected
-            } else {
-                OrderReply::Refused(how)
-            };
-        }
-        if self.flaw == Some(Flaw::CarryBeforeClose) && self.early_counters[master].is_none() {
-            self.early_counters[master] = Some(self.counters_of(master, COUNTER_LIFETIME));
-        }
-        match kind {
-            OrderKind::RaiseMarker(number, fingerprint, is_restoring) => {
-                self.raise_marker(master, (*number, fingerprint), *is_restoring);
-                OrderReply::Done
-            }
-            OrderKind::ListClients => OrderReply::Clients(self.client_list(master)),
-            OrderKind::KillConnection(id) => {
-                let killed = self.kill_connection(master, *id);
-                if killed {
-                    self.conns[*id as usize - 1].is_killed_by_operator = true;
-                    self.observer.coverage.closed_outdated += 1;
-                    self.trace_line(|| format!("master {master}: connection {id} is closed"));
-                }
-                OrderReply::Killed(killed)
-            }
-            OrderKind::ListCounters(within) => {
-                let early_counters = self.early_counters[master].clone();
-                let counters = early_counters.unwrap_or_else(|| self.counters_of(master, *within));
-                let is_read =
-                    self.flaw != Some(Flaw::CarryMinority) || self.has_smallest_counters(master);
-                OrderReply::Counters(if is_read { counters } else { Vec::new() })
-            }
-            OrderKind::ListValues if self.flaw == Some(Flaw::ValuesLeftBehind) => {
-                OrderReply::Values(Vec::new())
-            }
-            OrderKind::ListValues => OrderReply::Values(self.values_of(master)),
-            OrderKind::RaiseCounters(_) if self.flaw == Some(Flaw::NoCarry) => {
-                OrderReply::Owned(Vec::new())
-            }
-            OrderKind::RaiseCounters(counters) if !self.has_room_for(master, counters) => {
-                self.observer.coverage.out_of_memory_refusals += 1;
-                self.report_shortage(master);
-                OrderReply::Refused(Refusal::OutOfMemory)
-            }
-            OrderKind::RaiseCounters(counters) => {
-                OrderReply::Owned(self.raise_counters(master, counters))
-            }
-            OrderKind::ReadState => {
-                let seen = self.master_state(client, master);
-                OrderReply::State(Box::new(seen), self.client_list(master))
-            }
-        }
-    }
-
-    fn raise_marker(
-        &mut self,
-        index: usize,
-        (number, fingerprint): (u64, &str),
-        is_restoring: bool,
+        conn: usize,
+        words: &[&[u8]],
+        out: &mut Vec<u8>,
     ) {
-        let now_us = self.masters[index].clock_us(self.now);
-        let marker = self.masters[index].marker(now_us);
-        let new_marker = format!("{number} {fingerprint}");
-        if marker.is_some() && number_in_marker(marker) >= number {
+        let master = self.conns[conn].master;
+        if self.flaw == Some(Flaw::CarryBeforeClose) {
+            let memory = &self.masters[master].memory;
+            let early_memory = &mut self.false_replies[master].early_memory;
+            early_memory.get_or_insert_with(|| memory.clone());
+        }
+        if matches!(words, [b"EVALSHA" | b"SET", ..]) && self.refuses_operator(conn, out) {
             return;
         }
-        if marker.is_none() {
-            self.start_age_record(index, is_restoring);
+        let loaded = &self.masters[master];
+        let script_of = |sha: &[u8]| {
+            let mut scripts = OperatorScript::ALL.into_iter();
+            scripts.find(|script| {
+                sha_of(*script).as_bytes() == sha && loaded.has_loaded_script(0, index_of(*script))
+            })
+        };
+        if let Some(command) = OperatorCommand::parse(words, script_of) {
+            return self.execute_order(conn, &command, out);
         }
+        match words {
+            [b"HELLO" | b"INFO", ..] | [b"CLIENT", b"SETNAME", _] => {
+                self.execute_command(conn, words, out);
+            }
+            [b"CLIENT", b"LIST"] => {
+                server_half::bulk(Some(self.client_list(master).as_bytes()), out);
+            }
+            [b"CLIENT", b"KILL", b"ID", id] => {
+                let is_killed = self.kill_for_operator(master, parse_number(id));
+                server_half::number(i64::from(is_killed), out);
+            }
+            [b"SCRIPT", b"LOAD", source] => match OperatorScript::from_source(source) {
+                Some(script) => {
+                    self.masters[master].record_loaded_script(0, index_of(script));
+                    server_half::bulk(Some(sha_of(script).as_bytes()), out);
+                }
+                None => out.extend_from_slice(b"-ERR Error compiling script\r\n"),
+            },
+            [b"EVALSHA", ..] => out.extend_from_slice(b"-NOSCRIPT No matching script\r\n"),
+            [kind @ (b"SUBSCRIBE" | b"UNSUBSCRIBE"), channel] => {
+                server_half::subscribed(*kind == b"SUBSCRIBE", channel, out);
+            }
+            // An operator sends all other commands only to check its rights. They change nothing.
+            _ => out.extend_from_slice(b"+OK\r\n"),
+        }
+    }
+
+    /// Whether the master refuses scripts and writes at present. If so, writes the error reply or closes the connection.
+    fn refuses_operator(&mut self, conn: usize, out: &mut Vec<u8>) -> bool {
+        let refusal = self.masters[self.conns[conn].master].refusal;
+        let Some((_, how)) = refusal.filter(|(until, _)| self.now < *until) else {
+            return false;
+        };
+        match how {
+            Refusal::HangUp => self.hang_up(conn),
+            how => out.extend_from_slice(how.text().as_bytes()),
+        }
+        true
+    }
+
+    fn execute_order(&mut self, conn: usize, command: &OperatorCommand<'_>, out: &mut Vec<u8>) {
+        let master = self.conns[conn].master;
+        let now_us = self.masters[master].clock_us(self.now);
+        if let Some(mut false_memory) = self.false_memory(conn, command) {
+            return command.execute(&mut false_memory, now_us, out);
+        }
+        match command {
+            OperatorCommand::RaiseMarker { number, .. } => {
+                let marker_before = self.masters[master].marker(now_us).map(str::to_owned);
+                command.execute(&mut self.masters[master].memory, now_us, out);
+                if self.masters[master].marker(now_us) != marker_before.as_deref() {
+                    self.report_raised_marker(master, *number);
+                }
+            }
+            OperatorCommand::RaiseCounters(counters) if !self.has_room_for(master, counters) => {
+                self.observer.coverage.out_of_memory_refusals += 1;
+                self.report_shortage(master);
+                server_half::error(&Fault::OutOfMemory, out);
+            }
+            OperatorCommand::RaiseCounters(_) => self.raise_counters(master, command, out),
+            _ => command.execute(&mut self.masters[master].memory, now_us, out),
+        }
+    }
+
+    /// For seeded bugs: the memory on which a command is executed instead of the master's memory.
+    fn false_memory(&mut self, conn: usize, command: &OperatorCommand<'_>) -> Option<Master> {
+        let master = self.conns[conn].master;
+        let is_about = |prefix: &[u8]| match command {
+            OperatorCommand::Read(key) | OperatorCommand::List(key) => key.starts_with(prefix),
+            _ => false,
+        };
+        match self.flaw? {
+            Flaw::NoCarry if matches!(command, OperatorCommand::RaiseCounters(_)) => {
+                Some(Master::default())
+            }
+            Flaw::ValuesLeftBehind if is_about(VALUE_PREFIX) => Some(Master::default()),
+            Flaw::CarryMinority if is_about(COUNTER_PREFIX) => {
+                Some(self.memory_with_smallest_counters(conn))
+            }
+            Flaw::CarryBeforeClose if is_about(COUNTER_PREFIX) => {
+                self.false_replies[master].early_memory.clone()
+            }
+            Flaw::CloseMinority => self.memory_with_false_marker(conn, command),
+            _ => None,
+        }
+    }
+
+    /// For the seeded bug `CloseMinority`: the operator closes only the first of the old masters, but takes all of them
+    /// for closed.
+    fn memory_with_false_marker(
+        &mut self,
+        conn: usize,
+        command: &OperatorCommand<'_>,
+    ) -> Option<Master> {
+        let master = self.conns[conn].master;
+        match command {
+            OperatorCommand::RaiseMarker { number, print, .. } if number % 4 == 1 => {
+                let client = self.links[self.conns[conn].link].client;
+                let masters = self.masters_at_step(self.step_of(client)).all_masters();
+                let marker = (*number, format!("{number} {print}"));
+                let false_marker = &mut self.false_replies[master].marker;
+                *false_marker = (masters.first() != Some(&master)).then_some(marker);
+                false_marker.is_some().then(Master::default)
+            }
+            OperatorCommand::Read(MARKER_KEY) => {
+                let marker = self.false_marker(master)?;
+                let mut memory = Master::default();
+                memory.put_text(0, MARKER_KEY, marker.as_bytes(), None);
+                Some(memory)
+            }
+            _ => None,
+        }
+    }
+
+    /// For the seeded bug `CloseMinority`: the generation marker that the operator takes for written on this master,
+    /// although it is not; `None` if there is no such marker, or if the master has a later one by now.
+    fn false_marker(&self, master: usize) -> Option<&str> {
+        let (number, marker) = self.false_replies[master].marker.as_ref()?;
+        (self.marker_number(master) < *number).then_some(marker)
+    }
+
+    /// Closes a connection for an operator. Returns true if there was such a connection.
+    fn kill_for_operator(&mut self, master: usize, id: u64) -> bool {
+        let is_skipped =
+            self.flaw == Some(Flaw::MarkWithoutKill) || self.false_marker(master).is_some();
+        if is_skipped || !self.kill_connection(master, id) {
+            return false;
+        }
+        self.conns[id as usize - 1].is_killed_by_operator = true;
+        self.observer.coverage.closed_outdated += 1;
+        self.trace_line(|| format!("master {master}: connection {id} is closed"));
+        true
+    }
+
+    /// Called when an operator has raised the generation marker of a master to this number.
+    fn report_raised_marker(&mut self, index: usize, number: u64) {
         let coverage = &mut self.observer.coverage;
         match number % 4 {
             1 => coverage.closed_masters += 1,
@@ -266,7 +218,6 @@ impl World {
             _ if number == 0 => coverage.begin_markers += 1,
             _ => coverage.finish_markers += 1,
         }
-        self.masters[index].set_marker(now_us, &new_marker);
         self.record_marker(index, true);
         self.trace_line(|| format!("master {index}: its generation marker is raised to {number}"));
         self.report_happening(Happening::MastersChanged);
@@ -293,7 +244,7 @@ impl World {
         let open_connections = self.conns.iter().enumerate().filter(|(_, conn)| {
             conn.is_server_open && (conn.master, conn.restarts) == (master, restarts)
         });
-        let format_line = |(index, conn): (usize, &super::net::Conn)| {
+        let format_line = |(index, conn): (usize, &Conn)| {
             let client = self.links[conn.link].client;
             let subscriptions = u8::from(conn.subscriber.is_some());
             format!(
@@ -305,80 +256,48 @@ impl World {
         open_connections.map(format_line).collect()
     }
 
-    fn counters_of(&self, master: usize, within: Duration) -> Vec<Counter> {
-        let master = &self.masters[master];
-        let now_us = master.clock_us(self.now);
-        let smallest = now_us.saturating_sub(within.as_micros() as u64);
-        let counter = |place: usize| {
-            let key = key_of_place(place as u8);
-            let number = master.memory.peek(now_us, key.as_bytes()).counter?;
-            (number >= smallest).then(|| (format!("quorate:fence:{key}").into_bytes(), number))
+    /// For the seeded bug `CarryMinority`: the memory of a master without the fencing counters that are smaller on another
+    /// old master. So the operator reads each counter from only one old master: the one with the smallest counter.
+    fn memory_with_smallest_counters(&self, conn: usize) -> Master {
+        let (master, client) = (
+            self.conns[conn].master,
+            self.links[self.conns[conn].link].client,
+        );
+        let [old_masters, _] = self.masters_at_step(self.step_of(client)).sets();
+        let counter_on = |master: &usize, key: &[u8]| {
+            let master = &self.masters[*master];
+            master.memory.peek(master.clock_us(self.now), key).counter
         };
-        (0..PLACES).filter_map(counter).collect()
-    }
-
-    /// Whether the fencing counters on this master have the smallest sum among all old masters. The seeded bug
-    /// `CarryMinority` reads only the counters of this master.
-    fn has_smallest_counters(&self, master: usize) -> bool {
-        let sum = |master: usize| {
-            let counters = self.counters_of(master, COUNTER_LIFETIME);
-            counters.iter().map(|(_, number)| *number).sum::<u64>()
-        };
-        let old_masters = self.scenario.masters_at(0).all_masters();
-        old_masters.into_iter().min_by_key(|master| sum(*master)) == Some(master)
-    }
-
-    /// Returns the keys of the locks for which this master stores a value (quota or once-per-period record).
-    fn values_of(&self, master: usize) -> Vec<Vec<u8>> {
-        let master = &self.masters[master];
-        let now_us = master.clock_us(self.now);
-        let is_stored = |place: &usize| {
-            let key = format!("quorate:value:{}", key_of_place(*place as u8));
-            master.memory.peek(now_us, key.as_bytes()).holder.is_some()
-        };
-        let places = (0..PLACES).filter(is_stored);
-        places
-            .map(|place| key_of_place(place as u8).into())
-            .collect()
-    }
-
-    /// Raises fencing counters. Returns the counters that were not raised because an owner holds the lock.
-    fn raise_counters(&mut self, index: usize, counters: &[Counter]) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let master = &mut self.masters[index];
-        let now_us = master.clock_us(self.now);
-        let (mut owned, mut raised) = (Vec::new(), 0);
-        master.record_all_lock_states(self.now);
-        let states_before = master.lock_states;
-        for (key, number) in counters {
-            match master.owner_below(now_us, key, *number) {
-                Some(owner) => owned.push((key.clone(), owner)),
-                None => raised += u64::from(master.raise_counter(now_us, key, *number)),
+        let mut memory = self.masters[master].memory.clone();
+        for place in 0..PLACES {
+            let key = key_of_place(place as u8).as_bytes();
+            let old_masters =
+                (0..self.masters.len()).filter(|master| old_masters >> master & 1 == 1);
+            if old_masters.min_by_key(|master| counter_on(master, key)) != Some(master) {
+                let counter_key = [COUNTER_PREFIX, key].concat();
+                memory.put_text(0, &counter_key, b"", Some(Duration::ZERO));
             }
         }
+        memory
+    }
+
+    fn raise_counters(&mut self, index: usize, command: &OperatorCommand<'_>, out: &mut Vec<u8>) {
+        let master = &mut self.masters[index];
+        let now_us = master.clock_us(self.now);
         master.record_all_lock_states(self.now);
+        let states_before = master.lock_states;
+        command.execute(&mut master.memory, now_us, out);
+        master.record_all_lock_states(self.now);
+        let states_after = master.lock_states;
         if let Some(history) = &mut self.observer.history {
-            let states = [states_before, master.lock_states];
+            let states = [states_before, states_after];
             let [before, after] = states.map(|states| states.map(LockState::to_model));
             history.record_raised(self.now, index, &before, &after);
         }
+        let states = states_before.iter().zip(&states_after);
+        let raised = states.filter(|(before, after)| before.counter != after.counter);
+        let raised = raised.count() as u64;
         self.observer.coverage.carried_counters += raised;
         self.trace_line(|| format!("master {index}: {raised} fencing counters are raised"));
-        owned
-    }
-
-    fn master_state(&self, client: usize, index: usize) -> ChangeSeen {
-        let master = &self.masters[index];
-        let now_us = master.clock_us(self.now);
-        let client_time_us = (EPOCH_US + (self.now - RUN_START) / 1_000)
-            .saturating_add_signed(self.processes[client].wall_us.load(Ordering::Relaxed));
-        let mut state = ChangeSeen::default();
-        state.mark = master.marker(now_us).map(str::to_owned);
-        state.run_id = Some(run_id(index, master.restarts));
-        state.values = self.values_of(index).len();
-        let uptime = u64::try_from(self.uptime(index)).ok();
-        state.uptime = Some(Duration::from_secs(uptime.unwrap_or(0)));
-        state.is_uptime_impossible = uptime.is_none();
-        state.clock_offset_ms = Some((now_us as i64 - client_time_us as i64) / 1_000);
-        state
     }
 }

@@ -27,7 +27,11 @@ impl World {
                 break;
             };
             read_bytes += length;
-            self.execute_command(conn, &arguments, &mut out);
+            if self.is_of_operator(conn) {
+                self.execute_operator_command(conn, &arguments, &mut out);
+            } else {
+                self.execute_command(conn, &arguments, &mut out);
+            }
         }
         unread.drain(..read_bytes);
         self.conns[conn].unread = unread;
@@ -49,7 +53,7 @@ impl World {
         self.send_to_client(conn, out);
     }
 
-    fn execute_command(&mut self, conn: usize, arguments: &[&[u8]], out: &mut Vec<u8>) {
+    pub(super) fn execute_command(&mut self, conn: usize, arguments: &[&[u8]], out: &mut Vec<u8>) {
         let master = self.conns[conn].master;
         match arguments {
             [b"HELLO", ..] => out.extend_from_slice(b"%1\r\n+proto\r\n:3\r\n"),

@@ -4,8 +4,8 @@
 //! - reads and raises the fencing counters and the generation marker (the key `quorate:masters`);
 //! - lists the connected clients, and disconnects clients that are configured for the old masters.
 
-use std::hash::{BuildHasher, RandomState};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::conversation::Conversation;
 use super::encode::millis;
@@ -35,7 +35,7 @@ const KEYS_PER_MESSAGE: usize = 500;
 const MAX_VALUES_COUNTED: usize = 1000;
 
 /// Connects to the master of `shared`, executes the operator's `order`, and then reads the master's state.
-pub(super) async fn change(shared: &std::sync::Arc<Shared>, order: ChangeOrder) -> ChangeSeen {
+pub(super) async fn change(shared: &Arc<Shared>, order: ChangeOrder) -> ChangeSeen {
     let mut seen = ChangeSeen::default();
     if let Err(fault) = execute_order(shared, &order, &mut seen).await {
         seen.fault = Some(fault);
@@ -44,11 +44,14 @@ pub(super) async fn change(shared: &std::sync::Arc<Shared>, order: ChangeOrder) 
 }
 
 async fn execute_order(
-    shared: &std::sync::Arc<Shared>,
+    shared: &Arc<Shared>,
     order: &ChangeOrder,
     seen: &mut ChangeSeen,
 ) -> Result<(), Fault> {
-    let mut session = OperatorSession(Conversation::with_hello_only(shared).await?);
+    let mut session = OperatorSession {
+        conversation: Conversation::with_hello_only(shared).await?,
+        shared: shared.clone(),
+    };
     let database = shared.address.target.database;
     if database != 0 {
         let selected = session.execute(&["SELECT", &database.to_string()]).await;
@@ -64,7 +67,7 @@ async fn execute_order(
         ChangeOrder::ReadState => {}
         ChangeOrder::Identify => return session.identify(seen).await,
         ChangeOrder::Rights { scope, keys: None } => {
-            session.missing_rights(shared, scope, seen).await?;
+            session.missing_rights(scope, seen).await?;
         }
         ChangeOrder::Rights {
             scope,
@@ -183,11 +186,14 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     value.map(str::trim)
 }
 
-struct OperatorSession(Conversation);
+struct OperatorSession {
+    conversation: Conversation,
+    shared: Arc<Shared>,
+}
 
 impl OperatorSession {
     async fn execute(&mut self, words: &[&str]) -> Result<OwnedValue, Fault> {
-        Command::write_words(self.0.out(), words);
+        Command::write_words(self.conversation.out(), words);
         let mut replies = self.replies(1).await?;
         replies.pop().unwrap_or(Ok(OwnedValue::Nothing))
     }
@@ -207,11 +213,11 @@ impl OperatorSession {
         mut handle_reply: impl FnMut(usize, &Value<'_>),
     ) -> Result<(), Fault> {
         let exchange = self
-            .0
+            .conversation
             .exchange(count, |index, value| handle_reply(index, &value));
-        match tokio::time::timeout(PATIENCE, exchange).await {
-            Ok(replies) => replies.map_err(connection_fault),
-            Err(_) => Err(Fault::Timeout(PATIENCE)),
+        match self.shared.within(PATIENCE, exchange).await {
+            Some(replies) => replies.map_err(connection_fault),
+            None => Err(Fault::Timeout(PATIENCE)),
         }
     }
 
@@ -226,18 +232,14 @@ impl OperatorSession {
     /// `seen.stored`.
     ///
     /// The check sends these commands with arguments that change nothing on the master.
-    async fn missing_rights(
-        &mut self,
-        shared: &Shared,
-        scope: &Scope,
-        seen: &mut ChangeSeen,
-    ) -> Result<(), Fault> {
+    async fn missing_rights(&mut self, scope: &Scope, seen: &mut ChangeSeen) -> Result<(), Fault> {
+        let shared = self.shared.clone();
         let guarded = shared.options.restart_guard != RestartGuard::Off;
         let database = shared.address.target.database;
         let needs = needs(purposes_of_operators(scope, guarded, database != 0));
         let names = UnusedNames::unused(scope, database);
         for need in &needs {
-            need.write(&names, self.0.out());
+            need.write(&names, self.conversation.out());
         }
         let missing = &mut seen.missing;
         self.receive(needs.len(), |index, value| {
@@ -273,10 +275,12 @@ impl OperatorSession {
         for page in keys.chunks(KEYS_PER_MESSAGE) {
             let copied_keys: Vec<_> = page.iter().flat_map(|key| keys_to_copy(key)).collect();
             for (_, key) in &copied_keys {
-                Command::new(self.0.out(), 2).arg("PTTL").arg(key);
+                Command::new(self.conversation.out(), 2)
+                    .arg("PTTL")
+                    .arg(key);
                 // A SET with both NX and XX is invalid, so it changes nothing. The server checks the user's rights
                 // first.
-                let mut write_command = Command::new(self.0.out(), 5);
+                let mut write_command = Command::new(self.conversation.out(), 5);
                 write_command
                     .arg("SET")
                     .arg(key)
@@ -330,7 +334,9 @@ impl OperatorSession {
             _ => Duration::ZERO,
         };
         let run_id = field(&info, "run_id").unwrap_or("-");
-        let life = RandomState::new().hash_one(run_id);
+        let mut life = [0; 8];
+        self.shared.options.runtime.random(&mut life);
+        let life = u64::from_le_bytes(life);
         Ok(AgeRecord::first(run_id, age, life, restores))
     }
 
@@ -364,11 +370,9 @@ impl OperatorSession {
         seen.is_uptime_impossible = uptime.is_some_and(|uptime| !uptime.is_credible);
         let limited = field("maxmemory").is_some_and(|limit| limit != "0");
         seen.eviction = field("maxmemory_policy").filter(|_| limited);
-        let asked_at = SystemTime::now();
+        let own_micros = self.shared.options.runtime.wall_micros();
         let master_micros = self.clock().await?;
-        let own_time = asked_at.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let offset_ms =
-            i128::from(master_micros / 1000) - i128::try_from(own_time.as_millis()).unwrap_or(0);
+        let offset_ms = i128::from(master_micros / 1000) - i128::from(own_micros / 1000);
         seen.clock_offset_ms = i64::try_from(offset_ms).ok();
         seen.mark = match self.execute(&["GET", MARKER_KEY]).await {
             Ok(OwnedValue::Nothing) => None,
@@ -426,7 +430,7 @@ impl OperatorSession {
         let mut counters = Vec::new();
         for page in keys.chunks(KEYS_PER_MESSAGE) {
             for key in page {
-                Command::new(self.0.out(), 2).arg("GET").arg(key);
+                Command::new(self.conversation.out(), 2).arg("GET").arg(key);
             }
             for (key, reply) in page.iter().zip(self.replies(page.len()).await?) {
                 let number = reply?.number().filter(|number| *number >= min_number);
@@ -444,7 +448,7 @@ impl OperatorSession {
         let sha = self.load(OperatorScript::CarryCounters).await?;
         let mut owned = Vec::new();
         for page in counters.chunks(KEYS_PER_MESSAGE) {
-            let mut command = Command::new(self.0.out(), 3 + 2 * page.len() + 1);
+            let mut command = Command::new(self.conversation.out(), 3 + 2 * page.len() + 1);
             command.arg("EVALSHA").arg(&sha).number(page.len() as u64);
             for (key, _) in page {
                 command.arg(key);

@@ -184,6 +184,6 @@ async fn within_connect_timeout<T>(
     work: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
     let connect_timeout = shared.options.connect_timeout;
-    let result = tokio::time::timeout(connect_timeout, work).await;
-    result.unwrap_or_else(|_| Err(Fault::NoConnection(connect_timeout)))
+    let result = shared.within(connect_timeout, work).await;
+    result.unwrap_or(Err(Fault::NoConnection(connect_timeout)))
 }

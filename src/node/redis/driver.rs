@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::address::Address;
+use super::change;
 use super::link::Link;
 pub use super::link::Stage;
 use super::refusal::brief_text;
 use super::shared::{NodeOptions, Shared};
 use crate::node::actor::mailbox::Queued;
-use crate::node::{Fault, Node, NodeName, Reply, Request, Subscriber};
+use crate::node::{ChangeOrder, ChangeSeen, Fault, Node, NodeName, Reply, Request, Subscriber};
 use crate::protocol::instant::Instant;
 use crate::runtime::BoxFuture;
 
@@ -24,6 +25,9 @@ use crate::runtime::BoxFuture;
 /// - In any other stage: close the connection.
 /// - Call [`tick`](Self::tick) at the time [`wake_at`](Wants::wake_at).
 /// - Take all times from one monotonic clock.
+///
+/// Orders of operators ([`Node::change`]) do not use this connection. They need the settings
+/// [`dial`](crate::RedlockBuilder::dial) and [`runtime`](crate::RedlockBuilder::runtime).
 ///
 /// The driver delivers answers only while one of its methods runs.
 pub struct Driver {
@@ -142,6 +146,12 @@ impl Node for Driver {
     fn idle(&self) -> BoxFuture<()> {
         let shared = self.shared.clone();
         Box::pin(async move { shared.mailbox.idle().await })
+    }
+
+    /// Executes the order over a separate stream, which [`RedlockBuilder::dial`](crate::RedlockBuilder::dial) opens.
+    fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
+        let shared = Arc::new(self.shared.for_another_connection());
+        Box::pin(async move { change::change(&shared, order).await })
     }
 }
 

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::future::{Either, select};
+
 use super::address::Address;
 use super::lookup::Lookup;
 #[cfg(any(test, feature = "testing"))]
@@ -18,6 +20,7 @@ use crate::protocol::marker::Configuration;
 use crate::repeats::Repeats;
 #[cfg(feature = "tls-rustls")]
 use crate::reread::Reread;
+use crate::runtime::Runtime;
 use crate::settings::RestartGuard;
 
 /// The settings that are the same for all masters of one `Redlock`.
@@ -35,6 +38,8 @@ pub(crate) struct NodeOptions {
     pub(crate) markers: GenerationMarkers,
     /// Records which server each address leads to. If two addresses lead to the same server, the second one is refused.
     pub(crate) roster: Arc<Roster>,
+    /// The clocks, timers and random bytes of inspections and operators. The link takes all times from its actor.
+    pub(crate) runtime: Arc<dyn Runtime>,
     /// Opens simulated streams; `None` to use TCP connections.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) dial: Option<Dial>,
@@ -121,6 +126,21 @@ impl Shared {
             Duration::ZERO
         } else {
             watch.guarded_for(now, self.options.max_ttl)
+        }
+    }
+
+    /// Waits for `work`, but not longer than `limit`. `None` if the limit has passed.
+    pub(super) async fn within<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        let runtime = &self.options.runtime;
+        let timer = runtime.sleep_until(runtime.now() + limit);
+        // On the heap, because the future of an inspection would become very large otherwise.
+        match select(Box::pin(work), timer).await {
+            Either::Left((result, _)) => Some(result),
+            Either::Right(_) => None,
         }
     }
 

@@ -14,6 +14,7 @@ use crate::node::{
     ServerRun, Subscriber, Token, WakeSink,
 };
 use crate::protocol::marker::{Configuration, Fingerprint, Marker};
+use crate::runtime::Tokio;
 use crate::settings::RestartGuard;
 
 const NODE_TIMEOUT: u64 = 50;
@@ -93,6 +94,7 @@ fn options(roster: Roster) -> Arc<NodeOptions> {
         max_ttl: Duration::from_secs(30),
         restart_guard: RestartGuard::On,
         roster: roster.into(),
+        runtime: Arc::new(Tokio::default()),
         dial: None,
         #[cfg(feature = "tls-rustls")]
         tls: None,
