@@ -7,6 +7,7 @@
 //! Each answer is the vote of one master. No single answer decides whether a lock is held.
 
 mod actor;
+pub(crate) mod age_call;
 mod answer;
 pub(crate) mod change;
 mod claim;

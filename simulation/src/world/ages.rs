@@ -1,9 +1,9 @@
 //! The age records of the masters: for how long clients have watched the present run of each server.
 
-use quorate::testing::server_half::{AgeCall, bulk};
+use quorate::testing::server_half::{AgeCall, bulk, error};
 
 use super::World;
-use super::arguments::{as_text, parse_number};
+use super::arguments::as_text;
 use super::master::{SimMaster, run_id};
 use crate::flaw::Flaw;
 
@@ -65,42 +65,25 @@ impl World {
 
     /// Executes the script that raises the age record, and restores a lost generation marker.
     pub(super) fn raise_age(&mut self, conn: usize, call: &AgeCall<'_>, out: &mut Vec<u8>) {
-        let AgeCall {
-            run,
-            life,
-            age_ms: age,
-            new_life,
-            marker,
-        } = *call;
         let index = self.conns[conn].master;
         let now_us = self.masters[index].clock_us(self.now);
-        let is_marker_lost = self.masters[index].marker(now_us).is_none();
-        let never_restores = self.flaw == Some(Flaw::MarkLostOnRestart);
-        if is_marker_lost && (marker.is_empty() || never_restores) {
+        let master = &mut self.masters[index];
+        let is_marker_lost = master.marker(now_us).is_none();
+        if is_marker_lost && self.flaw == Some(Flaw::MarkLostOnRestart) {
             return bulk(Some(b""), out);
         }
-        let record = self.masters[index]
-            .age_record(now_us)
-            .unwrap_or_default()
-            .to_owned();
-        let fields: Vec<&str> = record.split(' ').collect();
-        let new_record = match fields[..] {
-            _ if is_marker_lost => Some(format!("{run} 0 lost-{new_life}")),
-            [recorded_run, recorded_age, recorded_life] if recorded_run == run => {
-                let is_older = recorded_life == life && parse_number(recorded_age.as_bytes()) < age;
-                is_older.then(|| format!("{run} {age} {recorded_life}"))
-            }
-            _ => {
-                let start_age = if life.is_empty() { age } else { 0 };
-                Some(format!("{run} {start_age} {new_life}"))
-            }
+        let record_before = master.age_record(now_us).map(str::to_owned);
+        let reply = match master.memory.raise_age(now_us, call) {
+            Ok(reply) => reply,
+            Err(fault) => return error(&fault, out),
         };
-        if let Some(new_record) = new_record {
-            self.observer.coverage.written_age_records += 1;
-            self.masters[index].set_age_record(now_us, &new_record);
+        if reply.is_empty() {
+            return bulk(Some(b""), out);
         }
+        let is_written = master.age_record(now_us) != record_before.as_deref();
+        self.observer.coverage.written_age_records += u64::from(is_written);
         if is_marker_lost {
-            self.restore_marker(index, marker);
+            self.report_restored_marker(index, call.marker);
         }
         let record = self.reported_age_record(index);
         bulk(Some(record.as_bytes()), out);

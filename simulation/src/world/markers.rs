@@ -388,11 +388,9 @@ impl World {
         bulk(marker.map(str::as_bytes), out);
     }
 
-    /// Restores the lost generation marker of a master for a client.
-    pub(super) fn restore_marker(&mut self, index: usize, marker: &str) {
+    /// Called when a client has restored the lost generation marker of a master.
+    pub(super) fn report_restored_marker(&mut self, index: usize, marker: &str) {
         self.observer.coverage.restored_markers += 1;
-        let now_us = self.masters[index].clock_us(self.now);
-        self.masters[index].set_marker(now_us, marker);
         self.record_marker(index, false);
         self.trace_line(|| {
             format!("master {index}: a client restores the generation marker: {marker}")

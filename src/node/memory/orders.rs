@@ -4,6 +4,7 @@
 use super::master::{Master, parse_number};
 use crate::keys::{AGE_KEY, Family, MARKER_KEY, OWNER_VALUE_PREFIX};
 use crate::node::Fault;
+use crate::node::age_call::AgeCall;
 
 /// The result of raising one fencing counter ([`Master::raise_counters`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,39 @@ impl Master {
         }
         self.put_text(now, MARKER_KEY.as_bytes(), &raised, None);
         Ok(raised)
+    }
+
+    /// Raises the age record of the server, and restores a lost generation marker. Returns the age record; empty if the
+    /// server has no generation marker. `now` is in microseconds on the master's clock.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::WrongType`] if the marker's key does not have the type string.
+    pub fn raise_age(&mut self, now: u64, call: &AgeCall<'_>) -> Result<Vec<u8>, Fault> {
+        let is_marker_lost = self.text(now, MARKER_KEY.as_bytes())?.is_none();
+        if is_marker_lost && call.marker.is_empty() {
+            return Ok(Vec::new());
+        }
+        // A record of another type is overwritten.
+        let record = self.text(now, AGE_KEY.as_bytes()).unwrap_or_default();
+        let raised = match record.and_then(split_record) {
+            _ if is_marker_lost => format!("{} 0 lost-{}", call.run, call.new_life),
+            Some((run, age, life)) if run == call.run => {
+                if life != call.life || age >= call.age_ms as f64 {
+                    return Ok(record.unwrap_or_default().to_vec());
+                }
+                format!("{run} {} {life}", call.age_ms)
+            }
+            _ => {
+                let age_ms = if call.life.is_empty() { call.age_ms } else { 0 };
+                format!("{} {age_ms} {}", call.run, call.new_life)
+            }
+        };
+        self.put_text(now, AGE_KEY.as_bytes(), raised.as_bytes(), None);
+        if is_marker_lost {
+            self.put_text(now, MARKER_KEY.as_bytes(), call.marker.as_bytes(), None);
+        }
+        Ok(raised.into_bytes())
     }
 
     /// Raises each fencing counter in `counters` (its key, and its number), and never lowers a counter. Does not raise
@@ -106,4 +140,16 @@ fn number_of(marker: &[u8]) -> Option<f64> {
     let has_digits_only = number.bytes().all(|byte| byte.is_ascii_digit());
     let number = number.parse().ok();
     number.filter(|_| are_prints && has_digits_only)
+}
+
+/// The run id, the age and the life in an age record; `None` if the text is no age record. The script compares ages as
+/// floating-point numbers.
+fn split_record(record: &[u8]) -> Option<(&str, f64, &str)> {
+    let (run, rest) = std::str::from_utf8(record).ok()?.split_once(' ')?;
+    let (age, life) = rest.split_once(' ')?;
+    let is_word =
+        |word: &str| !word.is_empty() && !word.contains(|c: char| c.is_ascii_whitespace());
+    let has_digits_only = age.bytes().all(|byte| byte.is_ascii_digit());
+    let is_record = is_word(run) && is_word(life) && has_digits_only;
+    Some((run, age.parse().ok().filter(|_| is_record)?, life))
 }

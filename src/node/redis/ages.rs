@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::buffers::Output;
-use super::layout::AgeCall;
+use super::layout::{AGE_ARGS, write_age_call};
 use super::loaded::Scripts;
 use super::refusal::{is_noscript, server_fault};
 use super::resp::Value;
 use super::script::{Script, ScriptSet};
 use super::sent::{SentCommand, SentMessage};
 use super::shared::Shared;
+use crate::node::age_call::AgeCall;
 use crate::node::{Fault, ServerRun};
 use crate::protocol::age::{AgeRecord, Watch};
 use crate::protocol::instant::Instant;
@@ -117,7 +118,8 @@ impl Ages {
             new_life: &new_life,
             marker: &marker,
         };
-        call.write(&mut scripts.begin_call(Script::Age, 0, AgeCall::ARGS, out.commands()));
+        let mut command = scripts.begin_call(Script::Age, 0, AGE_ARGS, out.commands());
+        write_age_call(&call, &mut command);
         sent.push_back(SentMessage::alone(SentCommand::RaiseAge, now));
     }
 

@@ -5,6 +5,7 @@
 //! - The server half reads commands and writes replies: `server_half/`. Only tests and the simulation compile it.
 
 use super::resp::Command;
+use crate::node::age_call::AgeCall;
 #[cfg(any(test, feature = "testing"))]
 use crate::node::numbers;
 
@@ -38,46 +39,27 @@ pub(super) const NOT_OURS: u8 = b'0';
 /// The character in the reply of RELEASE_MANY for a lock that the client must release with a script for one lock.
 pub(super) const NOT_RELEASED: u8 = b'-';
 
-/// The arguments of the script that raises the age record, and restores a lost generation marker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(unreachable_pub, reason = "public if the feature `testing` is on")]
-pub struct AgeCall<'a> {
-    /// The run id of the server, as the client knows it.
-    pub run: &'a str,
-    /// The name of the age record that the client has watched; empty if it has found no record of this run.
-    pub life: &'a str,
-    /// For how long clients have watched this run, in milliseconds.
-    pub age_ms: u64,
-    /// The name that a new age record gets.
-    pub new_life: &'a str,
-    /// The lost generation marker; empty if the client restores none.
-    pub marker: &'a str,
+/// The number of arguments of the script that raises the age record.
+pub(super) const AGE_ARGS: usize = 5;
+
+/// Writes the arguments of the script that raises the age record.
+pub(super) fn write_age_call(call: &AgeCall<'_>, command: &mut Command<'_>) {
+    command.arg(call.run).arg(call.life).number(call.age_ms);
+    command.arg(call.new_life).arg(call.marker);
 }
 
-impl AgeCall<'_> {
-    /// The number of arguments.
-    pub(super) const ARGS: usize = 5;
-
-    pub(super) fn write(&self, command: &mut Command<'_>) {
-        command.arg(self.run).arg(self.life).number(self.age_ms);
-        command.arg(self.new_life).arg(self.marker);
-    }
-}
-
+/// Parses the arguments that [`write_age_call`] wrote; `None` if they are malformed.
 #[cfg(any(test, feature = "testing"))]
-impl<'a> AgeCall<'a> {
-    /// Parses the arguments that [`write`](Self::write) wrote; `None` if they are malformed.
-    pub(super) fn read(args: &[&'a [u8]]) -> Option<Self> {
-        let [run, life, age_ms, new_life, marker] = args else {
-            return None;
-        };
-        let text = |word: &'a [u8]| std::str::from_utf8(word).ok();
-        Some(Self {
-            run: text(run)?,
-            life: text(life)?,
-            age_ms: numbers::parse_whole(age_ms)?,
-            new_life: text(new_life)?,
-            marker: text(marker)?,
-        })
-    }
+pub(super) fn parse_age_call<'a>(args: &[&'a [u8]]) -> Option<AgeCall<'a>> {
+    let [run, life, age_ms, new_life, marker] = args else {
+        return None;
+    };
+    let text = |word: &'a [u8]| std::str::from_utf8(word).ok();
+    Some(AgeCall {
+        run: text(run)?,
+        life: text(life)?,
+        age_ms: numbers::parse_whole(age_ms)?,
+        new_life: text(new_life)?,
+        marker: text(marker)?,
+    })
 }

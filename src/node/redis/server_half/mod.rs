@@ -12,12 +12,13 @@ mod plain;
 mod reply;
 mod write;
 
-pub use super::layout::AgeCall;
+pub use crate::node::age_call::AgeCall;
 pub use many::reply_to_many;
 pub use operator::OperatorCommand;
 pub use reply::{error, reply};
 pub use write::{announcement, bulk, number, subscribed, wake_up};
 
+use super::layout::parse_age_call;
 use super::resp::{self, Value};
 use super::script::Script;
 use crate::keys::LEADER_CHANNEL_PREFIX;
@@ -101,7 +102,7 @@ fn call<'a>(script: Script, keys: &[&[u8]], args: &[&'a [u8]]) -> Option<Receive
         Script::ReleasePermit => plain::release_permit(key, args),
         Script::AcquireMany => return many::acquire(keys, args).map(Received::Many),
         Script::ReleaseMany => return many::release(keys, args).map(Received::Many),
-        Script::Age => return AgeCall::read(args).map(Received::Age),
+        Script::Age => return parse_age_call(args).map(Received::Age),
     };
     request.map(Received::One)
 }

@@ -13,6 +13,7 @@ use crate::node::actor::mailbox::Queued;
 use crate::node::actor::trust::Memory;
 use crate::node::redis::decode::{NoAnswer, decode};
 use crate::node::redis::deletion::Deletion;
+use crate::node::redis::layout::{AGE_ARGS, write_age_call};
 use crate::node::redis::loaded::Scripts;
 use crate::node::redis::many::decode_many;
 use crate::node::redis::runs::PlacedRequest;
@@ -689,7 +690,10 @@ proptest! {
             marker: &marker,
         };
         let mut bytes = Vec::new();
-        call.write(&mut scripts(false).begin_call(Script::Age, 0, AgeCall::ARGS, &mut bytes));
+        write_age_call(
+            &call,
+            &mut scripts(false).begin_call(Script::Age, 0, AGE_ARGS, &mut bytes),
+        );
         let Some(Received::Age(read)) = received(&split_words(&bytes), script_of) else {
             panic!("the call must be received");
         };
