@@ -6,7 +6,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::list::{SeededBug, find};
 use crate::copy::{cargo, copy_files, remove_others, write};
@@ -93,6 +93,12 @@ fn weave_file(file: &str, text: &str, bugs: &[SeededBug]) -> Result<String> {
         let mut before = String::new();
         for (id, mut edits) in changes {
             edits.sort_by_key(|(range, _)| range.start);
+            let overlap = |pair: &[(Range<usize>, String)]| pair[1].0.start < pair[0].0.end;
+            ensure!(
+                !edits.windows(2).any(overlap),
+                "two changes of one seeded bug in {} of {file} overlap",
+                body.function
+            );
             let changed = changed_body(text, &body.range, &edits);
             write!(before, " if {krate}::mutant({id}) {{{changed}}} else")?;
         }
@@ -166,5 +172,7 @@ mod tests {
         );
         let twice = bug(3, &[("A::f", "a", "b")]);
         assert!(weave_file("src/a.rs", text, &[twice]).is_err());
+        let overlapping = bug(4, &[("A::f", "a + 1", "0"), ("A::f", "1 - a", "0")]);
+        assert!(weave_file("src/a.rs", text, &[overlapping]).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The records of a simulated store. The version numbers of a record never repeat, except with a seeded bug.
+//! The records of a simulated store. The version numbers of a record never repeat.
 
 use std::collections::BTreeMap;
 
