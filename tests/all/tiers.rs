@@ -243,7 +243,7 @@ fn table_of_test_tiers_shows_the_seeded_bugs_of_each_tier() {
     let bugs = list["bug"].as_array().expect("the seeded bugs").iter();
     let judgements = bugs.flat_map(|bug| bug["caught"].as_array().expect("the rules"));
     let bounds = judgements.map(|caught| caught["seeds"].as_integer().expect("a number"));
-    let bounds: Vec<u64> = bounds.map(|bound| bound.unsigned_abs()).collect();
+    let bounds: Vec<u64> = bounds.map(i64::unsigned_abs).collect();
     let short = bounds.iter().filter(|bound| **bound < limit).count();
     assert_row_shows(
         "searches for seeded bugs",
