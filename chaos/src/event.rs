@@ -2,6 +2,55 @@
 //!
 //! All processes of a run are on one machine and read the same monotonic clock. So the times that different processes
 //! record can be compared. A time is in nanoseconds since the run began.
+//!
+//! # The history file
+//!
+//! A run writes its history to `history.jsonl` in the folder of its report (`quorate-chaos run --out DIR`).
+//! `scenario.json` in the same folder has the options of the run. `quorate-chaos recheck DIR` checks the two files
+//! again. The format of the history:
+//!
+//! - The file is UTF-8. Each line is one JSON object, which is one [`Entry`].
+//! - Every object has the fields `t` (the time), `who` (the process) and `event` (the kind of event). The other fields
+//!   depend on the kind: they are the fields of [`Event`]. A field that may be omitted has the value `null`, `[]` or,
+//!   for `claim`, `"alone"`.
+//! - The name of an event is the name of its variant in lower case, with hyphens: `wait`, `obtained`. Some fields have
+//!   a shorter name in the file, which the attribute `rename` of the field gives: `also` is `further_resources`.
+//! - `claim` is `"alone"`, `"reader"`, `{"permit":5}` (the number of permits) or `{"owner":"order-1"}`.
+//! - The lines are sorted by `t`. Lines with the same `t` have no order.
+//!
+//! A client that takes a lock, renews it and releases it, and a client that is refused:
+//!
+//! ```json
+//! {"t":1041200,"who":"c1","event":"wait","op":7,"resource":"file"}
+//! {"t":3310900,"who":"c1","event":"obtained","op":7,"token":1764441612000007,"until":1003310900}
+//! {"t":3400100,"who":"c2.2","event":"wait","op":1,"resource":"file"}
+//! {"t":5100300,"who":"c2.2","event":"missed","op":1,"why":"held"}
+//! {"t":402118000,"who":"c1","event":"renewed","op":7,"until":1401020000}
+//! {"t":450118000,"who":"c1","event":"release","op":7,"until":1401020000}
+//! {"t":452007000,"who":"c1","event":"released","op":7,"on":5,"open":0}
+//! ```
+//!
+//! The pair of `who` and `op` names one attempt, and the hold that the attempt obtained. The events of an attempt come
+//! in this order:
+//!
+//! 1. `wait`: before the client sends its first request. The attempt takes effect at some time after this event.
+//! 2. One of these events, after the call of the library has returned. The attempt took effect before this event. If
+//!    all four are missing, the client process ended (`gone`) or the run ended, and the attempt may have taken effect
+//!    or not:
+//!    - `obtained`: the attempt has the lock.
+//!    - `answered`: the attempt asked for a unit of a quota, and has an answer. Such an attempt obtains no lock.
+//!    - `missed`: the attempt has failed. Masters may have granted it before it failed, and keep such a grant until its
+//!      release arrives or its TTL ends.
+//!    - `dropped`: the client dropped the future of the attempt. The attempt may have taken effect, as for `missed`.
+//! 3. Any number of `renewed`, only after `obtained`. The library extends the validity before the client records the
+//!    event, so a `renewed` may be late.
+//! 4. `release` or `notified`, only after `obtained`: the end of the hold from the view of the client. `release` is
+//!    recorded before the first request of the release is sent. The hold ends earlier if `until` passes or the client
+//!    process ends ([`Attempt::belief`](crate::history::Attempt::belief) computes the end).
+//! 5. `released`: the call of the release has returned.
+//!
+//! A `wait` with the field `goes_on` is no new lock: a writer becomes a reader of the same lock without a gap. The
+//! `release` of the writer's attempt comes before this `wait`.
 
 use std::collections::BTreeMap;
 
@@ -377,6 +426,26 @@ impl Event {
             | Self::Found { op, .. }
             | Self::Answered { op, .. } => Some(*op),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_example_in_the_documentation_of_the_format_are_entries_of_a_history() {
+        let lines = include_str!("event.rs").lines();
+        let examples: Vec<&str> = lines
+            .filter_map(|line| line.strip_prefix("//! "))
+            .filter(|line| line.starts_with('{'))
+            .collect();
+        assert!(examples.len() > 5, "{examples:?}");
+        for example in examples {
+            let entry: Entry = serde_json::from_str(example).expect(example);
+            let written = serde_json::to_string(&entry).expect("an entry must be writable");
+            assert_eq!(written, example);
         }
     }
 }
