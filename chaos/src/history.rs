@@ -186,6 +186,8 @@ pub struct Attempt {
     pub loss: Option<(u64, String)>,
     /// The time at which the attempt failed or was dropped. `None` if neither happened.
     pub failed_at: Option<u64>,
+    /// Whether the attempt failed because another client held the lock.
+    pub is_refused: bool,
     /// The time at which the client process ended; `None` if no end was recorded.
     pub process_ended_at: Option<u64>,
 }
@@ -208,6 +210,7 @@ impl Attempt {
             release_at: None,
             loss: None,
             failed_at: None,
+            is_refused: false,
             process_ended_at: None,
         }
     }
@@ -246,7 +249,11 @@ impl Attempt {
                 self.loss = Some((t, cause.clone()));
                 self.until = until.or(self.until);
             }
-            Event::Missed { .. } | Event::Dropped { .. } => self.failed_at = Some(t),
+            Event::Missed { why, .. } => {
+                self.failed_at = Some(t);
+                self.is_refused = why == "held";
+            }
+            Event::Dropped { .. } => self.failed_at = Some(t),
             _ => {}
         }
     }

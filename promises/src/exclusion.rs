@@ -1,142 +1,137 @@
-//! Checks that at most one client at a time believes that it holds a lock.
-//!
-//! The belief begins when the client obtains the lock. It ends at the first of these events:
-//!
-//! - The client sends the release.
-//! - The validity of the lock ends.
-//! - The client is notified that the lock was lost.
+//! The promise "one holder": at most one client at a time believes that it holds a resource. Holds of one class
+//! (readers, or one owner) may share a resource.
 
-use std::collections::HashMap;
-use std::hash::Hash;
+use crate::believers::{Belief, Believers, Overlap};
+use crate::history::{Assumption, Breach, Class, Event, Hold, Moment, Party, Promise};
 
-/// A client's belief that it holds a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Belief<I> {
-    /// The id of the client. If one client can hold the lock twice at the same time, use a different id for each hold.
-    pub who: I,
-    /// When the client obtained the lock.
-    pub from: u64,
-    /// When the lock's validity ends. From this time on, the client no longer believes that it holds the lock.
-    pub until: u64,
-}
-
-/// A period in which two clients both believe that they hold the same lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overlap<I> {
-    /// The `who` of the belief that began first.
-    pub other: I,
-    /// When the overlap begins.
-    pub from: u64,
-    /// When the overlap ends: the earlier [`until`](Belief::until) of the two clients.
-    pub to: u64,
-}
-
-/// Checks that no two clients believe at the same time that they hold the same resource.
-#[derive(Debug)]
-pub struct Exclusion<R, I> {
-    open: HashMap<R, Vec<Belief<I>>>,
+/// The checker of the promise "one holder".
+#[derive(Debug, Default)]
+pub struct Exclusion {
+    believers: Believers<u64, Holder>,
     judged: u64,
 }
 
-impl<R, I> Default for Exclusion<R, I> {
-    fn default() -> Self {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Holder {
+    id: u64,
+    client: u64,
+    class: Class,
+    token: Option<u64>,
+}
+
+impl Holder {
+    fn of(hold: &Hold<'_>) -> Self {
         Self {
-            open: HashMap::new(),
-            judged: 0,
+            id: hold.id,
+            client: hold.client,
+            class: hold.class,
+            token: hold.token,
         }
     }
 }
 
-impl<R: Eq + Hash, I: Copy + Eq> Exclusion<R, I> {
-    /// Records that a client has obtained `resource`. Returns the overlaps of this `belief` with the earlier beliefs of
-    /// other clients.
-    pub fn begins(&mut self, resource: R, belief: Belief<I>) -> Vec<Overlap<I>> {
-        self.judged += 1;
-        let open = self.open.entry(resource).or_default();
-        open.retain(|other_belief| other_belief.until > belief.from);
-        let overlaps = overlaps(open, &belief);
-        open.push(belief);
-        overlaps
-    }
+fn token_text(token: Option<u64>) -> String {
+    token.map_or("no token".to_owned(), |token| format!("token {token}"))
+}
 
-    /// Records that the lock of `who` is now valid until `until`, for example after an extension. Returns the overlaps
-    /// with other clients from the time `now` on.
-    pub fn moves(&mut self, resource: &R, who: I, now: u64, until: u64) -> Vec<Overlap<I>> {
-        let Some(open) = self.open.get_mut(resource) else {
-            return Vec::new();
-        };
-        let Some(own_belief) = open.iter_mut().find(|own_belief| own_belief.who == who) else {
-            return Vec::new();
-        };
-        own_belief.until = until;
-        let from_now = Belief {
-            from: now,
-            ..*own_belief
-        };
-        overlaps(open, &from_now)
+fn breach(place: u64, later: Holder, overlap: &Overlap<Holder>) -> Breach {
+    let earlier = overlap.other;
+    let party = |Holder { id, client, .. }| Party::Hold { id, client };
+    Breach {
+        from: overlap.from,
+        to: overlap.to,
+        place: Some(place),
+        parties: vec![party(earlier), party(later)],
+        text: format!(
+            "$0 and $1 both held $place ({} and {})",
+            token_text(earlier.token),
+            token_text(later.token)
+        ),
+        assumption: Assumption::LocksAreKept,
     }
+}
 
-    /// Records that `who` has stopped believing that it holds `resource`, e.g. because it sent the release.
-    pub fn ends(&mut self, resource: &R, who: I) {
-        if let Some(open) = self.open.get_mut(resource) {
-            open.retain(|other_belief| other_belief.who != who);
+impl Promise for Exclusion {
+    fn observe(&mut self, moment: Moment, event: &Event<'_>) -> Vec<Breach> {
+        let (hold, is_new) = match event {
+            Event::Obtained(hold) => (hold, true),
+            Event::Extended(hold) => (hold, false),
+            Event::Ended(hold) => {
+                for place in hold.places {
+                    self.believers.ends(place, Holder::of(hold));
+                }
+                return Vec::new();
+            }
+            _ => return Vec::new(),
+        };
+        let (who, until) = (Holder::of(hold), hold.until);
+        let mut breaches = Vec::new();
+        for place in hold.places {
+            let overlaps = if is_new {
+                self.judged += 1;
+                let from = moment.time;
+                self.believers.begins(*place, Belief { who, from, until })
+            } else {
+                self.believers.moves(place, who, moment.time, until)
+            };
+            let forbidden = overlaps
+                .iter()
+                .filter(|overlap| !overlap.other.class.may_share_with(who.class));
+            breaches.extend(forbidden.map(|overlap| breach(*place, who, overlap)));
         }
+        breaches
     }
 
-    /// The number of calls of [`begins`](Self::begins).
-    pub fn judged(&self) -> u64 {
+    fn judged(&self) -> u64 {
         self.judged
     }
-}
 
-fn overlaps<I: Copy + Eq>(open: &[Belief<I>], belief: &Belief<I>) -> Vec<Overlap<I>> {
-    let overlap_with = |other_belief: &Belief<I>| Overlap {
-        other: other_belief.who,
-        from: belief.from,
-        to: other_belief.until.min(belief.until),
-    };
-    let other_overlaps = open
-        .iter()
-        .filter(|other_belief| other_belief.who != belief.who)
-        .map(overlap_with);
-    other_overlaps
-        .filter(|overlap| overlap.to > overlap.from)
-        .collect()
+    fn summary(&self) -> String {
+        format!("{} lock holds checked", self.judged)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::testing::{breaches, hold};
 
-    fn belief(who: u8, from: u64, until: u64) -> Belief<u8> {
-        Belief { who, from, until }
+    #[test]
+    fn second_holder_is_reported_unless_the_first_hold_is_over() {
+        let (first, second) = (hold(1, 10, 100, 1), hold(2, 20, 120, 2));
+        let texts = |history: &[(u64, Event<'_>)]| breaches(&mut Exclusion::default(), history);
+        let overlap = "h1 and h2 both held r4 (token 1 and token 2)";
+        let begin = (10, Event::Obtained(&first));
+        assert_eq!(texts(&[begin, (20, Event::Obtained(&second))]), [overlap]);
+        let end = (15, Event::Ended(&first));
+        assert!(texts(&[begin, end, (20, Event::Obtained(&second))]).is_empty());
+        assert!(texts(&[begin, (100, Event::Obtained(&second))]).is_empty());
+        // The first holder extends the validity of its lock after the second client has obtained the lock.
+        let extended = hold(1, 10, 200, 1);
+        let late = [
+            begin,
+            (100, Event::Obtained(&second)),
+            (101, Event::Extended(&extended)),
+        ];
+        let overlap = "h2 and h1 both held r4 (token 2 and token 1)";
+        assert_eq!(texts(&late), [overlap]);
     }
 
     #[test]
-    fn checker_reports_two_clients_that_hold_one_resource_at_the_same_time() {
-        let mut exclusion = Exclusion::default();
-        assert_eq!(exclusion.begins("a", belief(1, 10, 20)), []);
-        assert_eq!(exclusion.begins("b", belief(2, 12, 30)), []);
-        assert_eq!(
-            exclusion.begins("a", belief(3, 20, 40)),
-            [],
-            "a client that obtains the lock exactly when the validity of another client ends must not be reported"
-        );
-        let overlap = |other, from, to| Overlap { other, from, to };
-        assert_eq!(
-            exclusion.begins("a", belief(4, 39, 60)),
-            [overlap(3, 39, 40)]
-        );
-        exclusion.ends(&"a", 3);
-        assert_eq!(exclusion.begins("a", belief(5, 60, 70)), []);
-        // Client 5 holds the resource until 70, and client 6 obtains it at 65.
-        assert_eq!(
-            exclusion.begins("a", belief(6, 65, 66)),
-            [overlap(5, 65, 66)]
-        );
-        exclusion.ends(&"a", 5);
-        assert_eq!(exclusion.begins("a", belief(7, 66, 90)), []);
-        assert_eq!(exclusion.moves(&"a", 7, 70, 95), []);
-        assert_eq!(exclusion.judged(), 7);
+    fn holds_may_share_a_resource_only_if_all_are_readers_or_of_one_owner() {
+        let of_class = |id, class| Hold {
+            class,
+            ..hold(id, 10, 100, 1)
+        };
+        let is_broken = |one, other| {
+            let (one, other) = (of_class(1, one), of_class(2, other));
+            let history = [(10, Event::Obtained(&one)), (11, Event::Obtained(&other))];
+            !breaches(&mut Exclusion::default(), &history).is_empty()
+        };
+        assert!(!is_broken(Class::Readers, Class::Readers));
+        assert!(!is_broken(Class::Owner(1), Class::Owner(1)));
+        assert!(is_broken(Class::Owner(1), Class::Owner(2)));
+        assert!(is_broken(Class::Readers, Class::Exclusive));
+        assert!(is_broken(Class::Exclusive, Class::Exclusive));
     }
 }

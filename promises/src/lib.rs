@@ -1,19 +1,32 @@
-//! Checkers for the promises of a lock. They receive facts, e.g. "client 3 obtained the lock".
+//! Checkers for the promises of a lock. Each promise has one checker, which receives the events of a history in their
+//! order, e.g. "client 3 obtained the lock".
 //!
-//! The simulation and the chaos runs share these checkers. The simulation reports each fact when it happens. A chaos
-//! run reports the facts from its history after the run.
+//! The simulation and the chaos runs share these checkers. The simulation reports each event when it happens. A chaos
+//! run replays its history after the run.
 //!
 //! The checkers report every breach of a promise. Each promise has assumptions, for example that masters keep their
 //! data. If an assumption was false in a run, the caller may ignore the breach.
 //!
-//! Times are numbers in any unit, all with the same origin. Facts must be reported in the order in which they happened.
+//! Times are numbers in any unit, all with the same origin. Events must be reported in the order in which they happened.
 
+mod believers;
 mod exclusion;
+mod history;
+mod idle;
 mod loss_notice;
 mod order;
+mod owner_tokens;
+mod permits;
+mod terms;
+mod token_order;
 mod tokens;
 
-pub use exclusion::{Belief, Exclusion, Overlap};
+pub use exclusion::Exclusion;
+pub use history::{Assumption, Breach, Class, Event, Hold, Moment, Party, Permit, Promise, Queue};
+pub use idle::{Idle, IdleLimits};
 pub use loss_notice::LossNotice;
 pub use order::Line;
-pub use tokens::{Breach, Obtained, Tokens};
+pub use owner_tokens::OwnerTokens;
+pub use permits::Permits;
+pub use terms::Terms;
+pub use tokens::Tokens;

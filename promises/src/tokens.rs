@@ -1,187 +1,238 @@
-//! Checks two rules for the fencing tokens of a resource:
-//!
-//! - Two holds get the same token only if they may share the lock (e.g. readers).
-//! - If an attempt begins after another hold was obtained, its token is larger than the token of that hold, or equal if
-//!   the two holds may share the lock.
-//!
-//! Attempts that overlap in time may get their tokens in any order.
+//! The promise "rising tokens": every later holder of a resource has a larger fencing token. Holds that may share the
+//! resource may have equal tokens, but no smaller ones.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 
-/// A lock that was obtained with a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Obtained<I> {
-    /// The id of the client or of this hold. The caller decides which of the two it uses.
-    pub who: I,
-    /// When the client's attempt began.
-    pub began: u64,
-    /// When the lock was obtained.
-    pub at: u64,
-    /// The fencing token of the lock.
-    pub token: u64,
-}
+use crate::history::{Assumption, Breach, Class, Event, Hold, Moment, Party, Promise};
+use crate::token_order::{Obtained, TokenOrder, WrongToken};
 
-/// A breach of the rules for fencing tokens. Each variant contains the earlier hold that conflicts with the new hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Breach<I> {
-    /// The earlier hold has the same token as the new hold.
-    Twice(Obtained<I>),
-    /// The new hold has a smaller token, although its attempt began after the earlier hold was obtained.
-    Smaller(Obtained<I>),
-}
-
-/// Checks the fencing tokens on each resource.
-#[derive(Debug)]
-pub struct Tokens<R, I> {
-    given_tokens: HashMap<R, GivenTokens<I>>,
+/// The checker of the promise "rising tokens".
+#[derive(Debug, Default)]
+pub struct Tokens {
+    order: TokenOrder<u64, Holder>,
+    may_lack_token: bool,
+    /// The holds of lock owners, by resource and token; `None` if a joined hold has no excuse.
+    joined_holds: Option<HashMap<(u64, u64), Vec<JoinedHold>>>,
     judged: u64,
+    without_token: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    party: Party,
+    class: Class,
+    time: u64,
 }
 
 #[derive(Debug)]
-struct GivenTokens<I> {
-    by_token: HashMap<u64, Obtained<I>>,
-    /// The holds whose token was larger than the tokens of all holds obtained before them, in the order of
-    /// [`Obtained::at`].
-    records: Vec<Obtained<I>>,
+struct JoinedHold {
+    id: u64,
+    class: Class,
+    until: u64,
+    /// When the first attempt began that got this token.
+    began: Moment,
 }
 
-impl<R, I> Default for Tokens<R, I> {
-    fn default() -> Self {
+impl Tokens {
+    /// The checker for locks that may have no token. A hold without a token is no breach.
+    #[must_use]
+    pub fn that_may_be_missing(self) -> Self {
         Self {
-            given_tokens: HashMap::new(),
-            judged: 0,
+            may_lack_token: true,
+            ..self
         }
+    }
+
+    /// The checker for histories in which masters may lose locks, so that another client holds the lock as well. A hold
+    /// that joins an existing hold of its owner has the token of this hold, and counts as begun with it.
+    #[must_use]
+    pub fn with_joined_holds(self) -> Self {
+        Self {
+            joined_holds: Some(HashMap::new()),
+            ..self
+        }
+    }
+
+    /// When the first attempt began that got this token: the attempt of `hold`, unless it joined another hold.
+    fn first_begin(&mut self, hold: &Hold<'_>, token: u64) -> Moment {
+        let (Class::Owner(_), Some(holds), [place, ..]) =
+            (hold.class, &mut self.joined_holds, hold.places)
+        else {
+            return hold.began;
+        };
+        let holds = holds.entry((*place, token)).or_default();
+        let joined = holds
+            .iter()
+            .find(|other| other.class == hold.class && other.until > hold.began.time);
+        let began = joined.map_or(hold.began, |joined| joined.began);
+        holds.push(JoinedHold {
+            id: hold.id,
+            class: hold.class,
+            until: hold.until,
+            began,
+        });
+        began
+    }
+
+    /// Records that the validity of a hold now ends at `until`.
+    fn move_end(&mut self, hold: &Hold<'_>, until: u64) {
+        let Some(holds) = &mut self.joined_holds else {
+            return;
+        };
+        let own = holds.values_mut().flatten().find(|own| own.id == hold.id);
+        if let Some(own) = own {
+            own.until = until;
+        }
+    }
+
+    fn check_obtained(&mut self, moment: Moment, hold: &Hold<'_>) -> Vec<Breach> {
+        let Some(token) = hold.token else {
+            if self.may_lack_token {
+                return Vec::new();
+            }
+            self.without_token += 1;
+            return vec![Breach {
+                from: moment.time,
+                to: moment.time,
+                place: hold.places.first().copied(),
+                parties: vec![Party::of(hold)],
+                text: "$0 obtained a lock without a fencing token".to_owned(),
+                assumption: Assumption::Nothing,
+            }];
+        };
+        let began = self.first_begin(hold, token);
+        let mut breaches = Vec::new();
+        for place in hold.places {
+            self.judged += 1;
+            let obtained = Obtained {
+                who: Holder {
+                    party: Party::of(hold),
+                    class: hold.class,
+                    time: moment.time,
+                },
+                began: began.order,
+                at: moment.order,
+                token,
+            };
+            let may_share = |other: &Holder| other.class.may_share_with(hold.class);
+            let wrong = self.order.obtained(*place, obtained, may_share);
+            breaches.extend(wrong.map(|wrong| breach(*place, (moment, began), hold, token, wrong)));
+        }
+        breaches
     }
 }
 
-impl<R: Eq + Hash, I: Copy> Tokens<R, I> {
-    /// Records that a client obtained an exclusive lock. Returns a breach of the rules, if there is one. Call this
-    /// method in the order of `new.at`.
-    pub fn obtained(&mut self, resource: R, new: Obtained<I>) -> Option<Breach<I>> {
-        self.obtained_among(resource, new, |_| false)
+fn breach(
+    place: u64,
+    (moment, began): (Moment, Moment),
+    hold: &Hold<'_>,
+    token: u64,
+    wrong: WrongToken<Holder>,
+) -> Breach {
+    let (from, earlier, text) = match wrong {
+        WrongToken::Twice(earlier) => {
+            let text = format!("$0 and $1 both got the fencing token {token} for $place");
+            (earlier.who.time, earlier, text)
+        }
+        WrongToken::Smaller(earlier) => {
+            let text = format!(
+                "$0 had the fencing token {} for $place before $1 began its attempt, but $1 got the smaller token \
+                 {token}",
+                earlier.token
+            );
+            (began.time, earlier, text)
+        }
+    };
+    Breach {
+        from,
+        to: moment.time,
+        place: Some(place),
+        parties: vec![earlier.who.party, Party::of(hold)],
+        text,
+        assumption: Assumption::Nothing,
+    }
+}
+
+impl Promise for Tokens {
+    fn observe(&mut self, moment: Moment, event: &Event<'_>) -> Vec<Breach> {
+        match event {
+            Event::Obtained(hold) => return self.check_obtained(moment, hold),
+            Event::Extended(hold) => self.move_end(hold, hold.until),
+            Event::Ended(hold) => self.move_end(hold, moment.time),
+            _ => {}
+        }
+        Vec::new()
     }
 
-    /// Records that a client obtained a lock. Returns a breach of the rules, if there is one. Call this method in the
-    /// order of `new.at`.
-    ///
-    /// `is_compatible` returns true for an earlier hold that may share this lock with the new hold. These two holds may have
-    /// the same token.
-    pub fn obtained_among(
-        &mut self,
-        resource: R,
-        new: Obtained<I>,
-        is_compatible: impl Fn(&I) -> bool,
-    ) -> Option<Breach<I>> {
-        self.judged += 1;
-        let given_tokens = self
-            .given_tokens
-            .entry(resource)
-            .or_insert_with(|| GivenTokens {
-                by_token: HashMap::new(),
-                records: Vec::new(),
-            });
-        let previous_holder = given_tokens.by_token.insert(new.token, new);
-        if let Some(other) = previous_holder.filter(|other| !is_compatible(&other.who)) {
-            return Some(Breach::Twice(other));
-        }
-        let earlier_count = given_tokens
-            .records
-            .partition_point(|record| record.at < new.began);
-        let largest = earlier_count
-            .checked_sub(1)
-            .map(|last| given_tokens.records[last]);
-        let last_record = given_tokens.records.last();
-        if last_record.is_none_or(|last| last.token < new.token) {
-            given_tokens.records.push(new);
-        }
-        largest
-            .filter(|largest| largest.token > new.token)
-            .map(Breach::Smaller)
-    }
-
-    /// The number of tokens that were checked.
-    pub fn judged(&self) -> u64 {
+    fn judged(&self) -> u64 {
         self.judged
+    }
+
+    fn summary(&self) -> String {
+        let without_token = match self.without_token {
+            0 => String::new(),
+            count => format!(", {count} acquisitions without a fencing token"),
+        };
+        format!("{} fencing tokens{without_token}", self.judged)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::testing::{breaches, hold};
+
+    fn texts(promise: Tokens, holds: &[(u64, Hold<'_>)]) -> Vec<String> {
+        let mut promise = promise;
+        let events: Vec<_> = holds
+            .iter()
+            .map(|(time, hold)| (*time, Event::Obtained(hold)))
+            .collect();
+        breaches(&mut promise, &events)
+    }
 
     #[test]
-    fn checker_reports_repeated_tokens_and_smaller_tokens_of_later_attempts() {
-        let mut tokens = Tokens::default();
-        let mut obtain = |resource, (began, at), token| {
-            let who = at;
-            tokens.obtained(
-                resource,
-                Obtained {
-                    who,
-                    began,
-                    at,
-                    token,
-                },
-            )
+    fn equal_and_smaller_tokens_of_later_holders_are_reported() {
+        let texts = |second| texts(Tokens::default(), &[(10, hold(1, 10, 20, 7)), second]);
+        assert!(texts((30, hold(2, 30, 40, 8))).is_empty());
+        let same = "h1 and h2 both got the fencing token 7 for r4";
+        assert_eq!(texts((30, hold(2, 30, 40, 7))), [same]);
+        let smaller = "h1 had the fencing token 7 for r4 before h2 began its attempt, but h2 got the smaller token 6";
+        assert_eq!(texts((30, hold(2, 30, 40, 6))), [smaller]);
+        let overlapping = Hold {
+            began: Moment::at(5),
+            ..hold(2, 30, 40, 6)
         };
-        assert_eq!(obtain("a", (0, 10), 7), None);
-        assert_eq!(
-            obtain("b", (0, 10), 7),
-            None,
-            "the same token on another resource must be allowed"
-        );
-        assert_eq!(
-            obtain("a", (9, 12), 5),
-            None,
-            "if an attempt began before another client obtained the lock, a smaller token must be accepted"
-        );
-        assert_eq!(
-            obtain("a", (10, 13), 6),
-            None,
-            "if an attempt began exactly when another client obtained the lock, a smaller token must be accepted"
-        );
-        let smaller = obtain("a", (13, 14), 4);
-        assert!(matches!(
-            smaller,
-            Some(Breach::Smaller(Obtained { who: 10, .. }))
-        ));
-        let twice = obtain("a", (15, 16), 7);
-        assert!(matches!(
-            twice,
-            Some(Breach::Twice(Obtained { who: 10, .. }))
-        ));
-        assert_eq!(obtain("a", (15, 17), 8), None);
-        assert_eq!(tokens.judged(), 7);
+        assert!(texts((30, overlapping)).is_empty());
     }
+
     #[test]
-    fn shared_holds_may_have_equal_tokens_but_not_smaller_ones() {
-        let mut tokens = Tokens::default();
-        // Two clients with even numbers may share the lock, and so may two clients with odd numbers.
-        let mut obtain = |who: u64, (began, at), token| {
-            let new = Obtained {
-                who,
-                began,
-                at,
-                token,
-            };
-            tokens.obtained_among("a", new, |other| other % 2 == who % 2)
+    fn hold_without_a_token_is_reported_unless_locks_may_lack_tokens() {
+        let without = Hold {
+            token: None,
+            ..hold(1, 10, 20, 0)
         };
-        assert_eq!(obtain(2, (0, 10), 7), None);
-        assert_eq!(
-            obtain(4, (11, 12), 7),
-            None,
-            "equal tokens of holds that share a lock must be accepted"
-        );
-        let twice = obtain(5, (11, 13), 7);
-        assert!(matches!(
-            twice,
-            Some(Breach::Twice(Obtained { who: 4, .. }))
-        ));
-        let smaller = obtain(6, (14, 15), 6);
-        assert!(matches!(
-            smaller,
-            Some(Breach::Smaller(Obtained { who: 2, .. }))
-        ));
+        assert_eq!(texts(Tokens::default(), &[(10, without)]).len(), 1);
+        let texts = texts(Tokens::default().that_may_be_missing(), &[(10, without)]);
+        assert!(texts.is_empty());
+    }
+
+    #[test]
+    fn owner_may_get_its_smaller_token_again_only_by_joining_a_hold() {
+        let owner_hold = |id, owner, from, until, token| Hold {
+            class: Class::Owner(owner),
+            ..hold(id, from, until, token)
+        };
+        let holds = |first_ends_at| {
+            [
+                (10, owner_hold(1, 1, 10, first_ends_at, 5)),
+                (20, owner_hold(2, 2, 20, 100, 7)),
+                (50, owner_hold(3, 1, 50, 60, 5)),
+            ]
+        };
+        let joining = || Tokens::default().with_joined_holds();
+        assert!(texts(joining(), &holds(70)).is_empty());
+        assert_eq!(texts(joining(), &holds(45)).len(), 1);
+        assert_eq!(texts(Tokens::default(), &holds(70)).len(), 1);
     }
 }

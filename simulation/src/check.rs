@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use quorate_promises::Event;
+
 use crate::facts::{Believer, Fact};
 use crate::scenario::Promises;
 
@@ -79,11 +81,14 @@ pub(crate) struct Moment<'a> {
 
 /// The checker of one rule.
 pub(crate) trait Check {
-    /// The name of the rule in reports of violations.
-    const RULE: &'static str;
-
     /// Receives a fact, and returns an error if the fact breaks the rule.
     fn check_fact(&mut self, _moment: &Moment<'_>, _fact: &Fact<'_>) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Receives a fact in the words of the promises, if it is an event of their histories (see `checks/kept.rs`).
+    /// Returns an error if the event breaks the rule.
+    fn check_event(&mut self, _moment: &Moment<'_>, _event: &Event<'_>) -> Result<(), String> {
         Ok(())
     }
 

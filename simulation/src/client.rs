@@ -111,6 +111,7 @@ impl Client {
             wait: one_step_per_process.then_some(0),
         });
         let outcome = self.library.clone().acquire(args).await;
+        self.report_refusal(kind, 0, &outcome);
         if let Ok(hold) = outcome {
             let id = self.record_hold(0, (kind, true), hold.clone());
             call.returned();
@@ -206,6 +207,7 @@ impl Client {
         let hold = match outcome {
             Some(Ok(hold)) => hold,
             Some(Err(failure)) => {
+                self.report_refusal(step.kind, step.resource, &Err(failure));
                 call.returned();
                 return self.record_failure(failure);
             }
@@ -357,6 +359,23 @@ impl Client {
             None => coverage.not_downgraded += 1,
         }
         reader
+    }
+
+    /// Reports to the checkers if an acquire was refused because another client holds the lock.
+    fn report_refusal(
+        &self,
+        kind: Kind,
+        resource: u8,
+        outcome: &Result<Arc<Hold>, AcquireFailure>,
+    ) {
+        if let Err(AcquireFailure::HeldByOther) = outcome {
+            let (client, scope) = (self.process.client, kind.scope(kind.place(resource)));
+            self.report_fact(|task| Fact::AcquireRefused {
+                client,
+                task,
+                scope,
+            });
+        }
     }
 
     fn record_failure(&self, failure: AcquireFailure) {

@@ -73,6 +73,13 @@ pub(crate) enum Fact<'a> {
         resource: usize,
         wait: Option<u64>,
     },
+    /// A task was refused, because another client holds the lock.
+    AcquireRefused {
+        client: usize,
+        task: usize,
+        /// The places that the task asked for. For a permit, this is the first slot of the semaphore.
+        scope: Scope,
+    },
     /// A client has begun an attempt: it is about to send the first request of the attempt to a master.
     AttemptStarted {
         client: usize,

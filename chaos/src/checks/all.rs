@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::{
-    Case, Finding, Findings, Verdict, assumptions, changes, effects, exclusion, fencing, leaders,
-    ledger, leftovers, liveness, notified, order, owners, permits, prizes, views,
+    Case, Finding, Findings, Verdict, assumptions, changes, effects, kept, ledger, leftovers,
+    liveness, notified, order, prizes, views,
 };
 use crate::event::{Event, STALLED};
 use crate::history::History;
@@ -12,15 +12,12 @@ use crate::scenario::{Scenario, Workload};
 
 type Checker = fn(&Case<'_>) -> Finding;
 
-/// The checkers for all kinds of locks except plain locks. Each checker has a list of workloads, and runs only if the
-/// scenario has one of them.
-const CHECKERS_OF_KINDS: [(Checker, &[Workload]); 6] = [
+/// The checkers for all kinds of locks except plain locks, if their question is one that only chaos runs ask (see
+/// `kept.rs` for the others). Each checker has a list of workloads, and runs only if the scenario has one of them.
+const CHECKERS_OF_KINDS: [(Checker, &[Workload]); 3] = [
     (ledger::check, &[Workload::Transfer]),
     (views::check, &[Workload::Readers, Workload::Owners]),
-    (permits::check, &[Workload::Permits]),
-    (owners::check, &[Workload::Owners]),
     (prizes::check, &[Workload::Prizes]),
-    (leaders::check, &[Workload::Leader]),
 ];
 
 /// Runs all checkers over the history, and returns their findings.
@@ -34,16 +31,15 @@ pub fn check(scenario: &Scenario, history: &History) -> Findings {
         starved: starved(history),
         end: history.end(),
     };
-    let mut findings = vec![
-        assumptions::check(&case),
-        exclusion::check(&case),
+    let mut findings = vec![assumptions::check(&case)];
+    findings.extend(kept::check(&case));
+    findings.extend([
         effects::check(&case),
-        fencing::check(&case),
         liveness::check(&case),
         order::check(&case),
         leftovers::check(&case),
         notified::check(&case),
-    ];
+    ]);
     for (check, workloads) in CHECKERS_OF_KINDS {
         if workloads
             .iter()

@@ -7,14 +7,12 @@ mod changes;
 mod effects;
 mod exclusion;
 mod fencing;
-mod leaders;
+mod kept;
 mod ledger;
 mod leftovers;
 mod liveness;
 mod notified;
 mod order;
-mod owners;
-mod permits;
 mod prizes;
 mod views;
 

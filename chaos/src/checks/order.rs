@@ -171,7 +171,7 @@ fn overtaking_violation(
 impl Case<'_> {
     /// Whether no fault affected the clients between `from` and `to`. After the end of a fault, and after the start of
     /// the run, clients may ignore the votes of restarted masters for some time. This time counts as affected.
-    fn is_undisturbed(&self, from: u64, to: u64) -> bool {
+    pub(super) fn is_undisturbed(&self, from: u64, to: u64) -> bool {
         let aftermath = self.scenario.max_ttl.as_nanos() as u64 + 1_500_000_000;
         from > aftermath
             && !self.faults.iter().any(|fault| {

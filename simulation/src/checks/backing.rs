@@ -32,8 +32,6 @@ impl Backing {
 }
 
 impl Check for Backing {
-    const RULE: &'static str = "backing";
-
     fn check_fact(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::RequestExecuted {

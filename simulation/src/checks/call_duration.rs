@@ -85,8 +85,6 @@ impl CallDuration {
 }
 
 impl Check for CallDuration {
-    const RULE: &'static str = "calls end";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         let Fact::CallReturned {
             client,

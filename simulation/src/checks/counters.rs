@@ -43,8 +43,6 @@ impl CounterCheck {
 }
 
 impl Check for CounterCheck {
-    const RULE: &'static str = "counters";
-
     fn check_fact(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::MasterRestarted { master, .. } => {

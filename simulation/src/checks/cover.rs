@@ -111,8 +111,6 @@ impl Cover {
 }
 
 impl Check for Cover {
-    const RULE: &'static str = "cover";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::RequestExecuted {

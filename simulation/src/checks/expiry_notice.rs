@@ -27,8 +27,6 @@ impl ExpiryNotice {
 }
 
 impl Check for ExpiryNotice {
-    const RULE: &'static str = "expiry reported to holder";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if let Fact::BeliefEnded { .. } = fact {
             self.ended_beliefs += u64::from(moment.promises.punctual);

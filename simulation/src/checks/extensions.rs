@@ -61,8 +61,6 @@ impl Extensions {
 }
 
 impl Check for Extensions {
-    const RULE: &'static str = "extensions";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::LockObtained { believer } => {

@@ -64,8 +64,6 @@ impl ForceReleaseNotice {
 }
 
 impl Check for ForceReleaseNotice {
-    const RULE: &'static str = "holders learn of force-releases";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if !moment.promises.prompt {
             return Ok(());

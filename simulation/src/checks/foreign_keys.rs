@@ -17,8 +17,6 @@ impl ForeignKeys {
 }
 
 impl Check for ForeignKeys {
-    const RULE: &'static str = "foreign keys untouched";
-
     fn check_fact(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         let Fact::ForeignKeyChecked {
             master,

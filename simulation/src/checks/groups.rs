@@ -135,8 +135,6 @@ fn check_owner_and_reader(fact: &Fact<'_>) -> Result<(), String> {
 }
 
 impl Check for Groups {
-    const RULE: &'static str = "groups";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         let Fact::RequestExecuted {
             master,

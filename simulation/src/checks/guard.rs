@@ -42,8 +42,6 @@ fn has_voted(answer: &Result<Answer, Fault>) -> bool {
 }
 
 impl Check for RestartGuard {
-    const RULE: &'static str = "restart guard";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             // Simulated time has skipped some days, so the restart guards of all masters have ended.
@@ -129,8 +127,6 @@ impl StoreGuard {
 }
 
 impl Check for StoreGuard {
-    const RULE: &'static str = "restart guard of stores";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             // Simulated time has skipped some days, so the restart guards of all stores have ended.

@@ -85,8 +85,6 @@ impl LeakedKeys {
 }
 
 impl Check for LeakedKeys {
-    const RULE: &'static str = "no leaked keys";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if !self.is_calm {
             return Ok(());

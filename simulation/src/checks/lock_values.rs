@@ -24,8 +24,6 @@ impl LockValues {
 }
 
 impl Check for LockValues {
-    const RULE: &'static str = "values";
-
     fn check_fact(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::AttemptStarted { client, claim, .. } => {

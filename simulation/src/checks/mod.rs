@@ -8,7 +8,6 @@ mod backing;
 mod call_duration;
 mod counters;
 mod cover;
-mod exclusion;
 mod expiry_notice;
 mod extensions;
 mod force_release_notice;
@@ -16,20 +15,16 @@ mod foreign_keys;
 mod groups;
 mod guard;
 mod healing;
-mod idle_lock;
-mod idle_permit;
+mod kept;
 mod leaked_keys;
 mod lock_values;
 mod master_queue;
 mod notes;
 mod order;
 mod permit_queue;
-mod permits;
 mod renewed_locks;
 mod risk_notice;
-mod shared_tokens;
 mod stays_released;
-mod tokens;
 mod value_requests;
 mod value_results;
 mod waiter_sets;
@@ -37,6 +32,9 @@ mod waiter_sets;
 pub use call_duration::Lateness;
 pub(crate) use healing::Healing;
 
+use quorate_promises::{Exclusion, Idle, OwnerTokens, Permits, Tokens};
+
+use self::kept::{Kept, Parts, Translator};
 use crate::check::{Check, CheckedRules, Moment, Violation};
 use crate::facts::Fact;
 use crate::scenario::Scenario;
@@ -57,15 +55,13 @@ pub fn rule_by_name(name: &str) -> Option<&'static str> {
 }
 
 /// The names of the rules that are checked only on stores (databases, ZooKeeper or etcd).
-pub(crate) const STORE_RULES: [&str; 2] = [
-    <stays_released::StaysReleased as Check>::RULE,
-    <guard::StoreGuard as Check>::RULE,
-];
+pub(crate) const STORE_RULES: [&str; 2] =
+    ["released locks stay released", "restart guard of stores"];
 
 macro_rules! checkers {
-    ($($field:ident: $kind:ty,)*) => {
+    ($($field:ident: $kind:ty, $rule:literal, $new:expr;)*) => {
         /// The names of all rules, in the order of their checkers.
-        pub const RULES: [&str; [$(stringify!($field)),*].len()] = [$(<$kind as Check>::RULE),*];
+        pub const RULES: [&str; [$($rule),*].len()] = [$($rule),*];
 
         /// The number of cases that each rule has judged, in the order of [`RULES`].
         pub type JudgedCases = [u64; RULES.len()];
@@ -73,19 +69,32 @@ macro_rules! checkers {
         /// The checkers of all rules, and the first violation.
         pub(crate) struct Checkers {
             $($field: $kind,)*
+            translator: Translator,
             checked_rules: CheckedRules,
             pub(crate) violation: Option<Violation>,
         }
 
         impl Checkers {
             pub(crate) fn new(scenario: &Scenario, checked_rules: CheckedRules) -> Self {
-                Self { $($field: <$kind>::new(scenario),)* checked_rules, violation: None }
+                Self {
+                    $($field: ($new)(scenario),)*
+                    translator: Translator::new(scenario),
+                    checked_rules,
+                    violation: None,
+                }
             }
 
             pub(crate) fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) {
+                let mut parts = Parts::default();
+                let hold = self.translator.hold(moment, fact, &mut parts);
+                let queues = kept::queues_of(fact);
+                let event = Translator::event(fact, hold.as_ref(), &queues);
                 $({
-                    let result = self.$field.check_fact(moment, fact);
-                    self.record_violation(<$kind as Check>::RULE, moment.now, result);
+                    let mut result = self.$field.check_fact(moment, fact);
+                    if let (Ok(()), Some(event)) = (&result, &event) {
+                        result = self.$field.check_event(moment, event);
+                    }
+                    self.record_violation($rule, moment.now, result);
                 })*
             }
 
@@ -96,40 +105,42 @@ macro_rules! checkers {
             pub(crate) fn check_state(&mut self, moment: &Moment<'_>) {
                 $({
                     let result = self.$field.check_state(moment);
-                    self.record_violation(<$kind as Check>::RULE, moment.now, result);
+                    self.record_violation($rule, moment.now, result);
                 })*
             }
         }
     };
 }
 
+// Each line has the name of the field, the checker, the name of the rule, and the constructor of the checker. A line
+// with `Kept` checks a promise of the package `quorate-promises`, whenever the scenario keeps the promise's assumptions.
 checkers! {
-    permits: permits::Permits,
-    exclusion: exclusion::Exclusion,
-    tokens: tokens::TokenCheck,
-    backing: backing::Backing,
-    counters: counters::CounterCheck,
-    extensions: extensions::Extensions,
-    lock_values: lock_values::LockValues,
-    groups: groups::Groups,
-    guard: guard::RestartGuard,
-    expiry_notice: expiry_notice::ExpiryNotice,
-    risk_notice: risk_notice::RiskNotice,
-    order: order::Order,
-    cover: cover::Cover,
-    call_duration: call_duration::CallDuration,
-    leaked_keys: leaked_keys::LeakedKeys,
-    renewed_locks: renewed_locks::RenewedLocks,
-    idle_lock: idle_lock::IdleLock,
-    force_release_notice: force_release_notice::ForceReleaseNotice,
-    notes: notes::NoteCheck,
-    value_requests: value_requests::ValueRequests,
-    value_results: value_results::ValueResults,
-    permit_queue: permit_queue::PermitQueue,
-    idle_permit: idle_permit::IdlePermit,
-    foreign_keys: foreign_keys::ForeignKeys,
-    stays_released: stays_released::StaysReleased,
-    store_guard: guard::StoreGuard,
+    permits: Kept<Permits>, "permits", |_| Kept::new(Permits::default(), |kept| kept.exclusion);
+    exclusion: Kept<Exclusion>, "exclusion", |_| Kept::new(Exclusion::default(), |kept| kept.exclusion);
+    tokens: Kept<(Tokens, OwnerTokens)>, "tokens", |_| Kept::new(<_>::default(), |kept| kept.tokens);
+    backing: backing::Backing, "backing", backing::Backing::new;
+    counters: counters::CounterCheck, "counters", counters::CounterCheck::new;
+    extensions: extensions::Extensions, "extensions", extensions::Extensions::new;
+    lock_values: lock_values::LockValues, "values", lock_values::LockValues::new;
+    groups: groups::Groups, "groups", groups::Groups::new;
+    guard: guard::RestartGuard, "restart guard", guard::RestartGuard::new;
+    expiry_notice: expiry_notice::ExpiryNotice, "expiry reported to holder", expiry_notice::ExpiryNotice::new;
+    risk_notice: risk_notice::RiskNotice, "risk reported to holder", risk_notice::RiskNotice::new;
+    order: order::Order, "first come, first served", order::Order::new;
+    cover: cover::Cover, "cover", cover::Cover::new;
+    call_duration: call_duration::CallDuration, "calls end", call_duration::CallDuration::new;
+    leaked_keys: leaked_keys::LeakedKeys, "no leaked keys", leaked_keys::LeakedKeys::new;
+    renewed_locks: renewed_locks::RenewedLocks, "renewed locks stay", renewed_locks::RenewedLocks::new;
+    idle: Kept<Idle>, "no idle lock", |scenario| Kept::new(Idle::new(kept::idle_limits(scenario)), |kept| kept.order);
+    force_release_notice: force_release_notice::ForceReleaseNotice, "holders learn of force-releases",
+        force_release_notice::ForceReleaseNotice::new;
+    notes: notes::NoteCheck, "terms and notes", notes::NoteCheck::new;
+    value_requests: value_requests::ValueRequests, "register", value_requests::ValueRequests::new;
+    value_results: value_results::ValueResults, "stock", value_results::ValueResults::new;
+    permit_queue: permit_queue::PermitQueue, "queue of permits", permit_queue::PermitQueue::new;
+    foreign_keys: foreign_keys::ForeignKeys, "foreign keys untouched", foreign_keys::ForeignKeys::new;
+    stays_released: stays_released::StaysReleased, "released locks stay released", stays_released::StaysReleased::new;
+    store_guard: guard::StoreGuard, "restart guard of stores", guard::StoreGuard::new;
 }
 
 impl Checkers {

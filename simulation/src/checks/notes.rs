@@ -1,35 +1,26 @@
 //! Checks notes and the terms of leaders (docs/protocol.md, "Notes and leaders"). A note is a text that a holder stores
-//! to describe itself. A term is the fencing token of a leader.
+//! to describe itself.
 //!
-//! - The terms that an observer receives never fall.
+//! - Observers of an election receive the terms and notes that [`Terms`] allows.
 //! - A note is shown only for the holder that wrote it.
 //! - A note expires at most `3 * max_ttl` later than its lock key.
 //! - A note is deleted when its lock is released.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use quorate_promises::{Event, Terms};
+
+use super::kept::Kept;
 use crate::check::{ByValue, Check, Moment};
 use crate::clock::MS;
 use crate::facts::{EndReason, Fact, LockState, short_hex};
-use crate::happening::Happening;
 use crate::scenario::Scenario;
 
 type Value = [u8; 32];
 
 pub(crate) struct NoteCheck {
     has_notes: bool,
-    /// For each task that observes an election: the largest term (the leader's fencing token) that it has received.
-    /// Reset when the task begins another observation.
-    observed_terms: HashMap<usize, u64>,
-    /// The largest term that any observer has received, by resource.
-    largest_terms: HashMap<usize, u64>,
-    /// The largest term, by resource, that any observer had received before all clocks last advanced by some days
-    /// (`FaultKind::UnusedDays`). Terms that observers receive later must not be smaller.
-    smallest_terms: HashMap<usize, u64>,
-    /// The leader's note that observers have received, by resource and term.
-    observed_notes: HashMap<(usize, u64), String>,
-    /// The note that the leader itself leaves, by resource and term; `None` if the leader leaves no note.
-    leader_notes: HashMap<(usize, u64), Option<String>>,
+    terms: Kept<Terms>,
     /// The note that each holder leaves, by the lock value of the holder.
     holder_notes: ByValue<String>,
     /// All notes that holders have left, each with its resource.
@@ -52,11 +43,7 @@ impl NoteCheck {
         let delays = 4 * (scenario.net.delay + scenario.net.jitter) + MS;
         Self {
             has_notes: scenario.has_notes(),
-            observed_terms: HashMap::new(),
-            largest_terms: HashMap::new(),
-            smallest_terms: HashMap::new(),
-            observed_notes: HashMap::new(),
-            leader_notes: HashMap::new(),
+            terms: Kept::new(Terms::default(), |kept| kept.tokens),
             holder_notes: ByValue::default(),
             written_notes: HashSet::new(),
             stored_notes: HashMap::new(),
@@ -69,62 +56,6 @@ impl NoteCheck {
             },
             judged_cases: 0,
         }
-    }
-
-    /// Checks that observers of a term received the note that the leader of this term leaves. Returns `Ok` if one of
-    /// the two notes is not known yet.
-    fn check_leader_note(&mut self, resource: usize, term: u64) -> Result<(), String> {
-        let key = (resource, term);
-        let (Some(observed_note), Some(leader_note)) =
-            (self.observed_notes.get(&key), self.leader_notes.get(&key))
-        else {
-            return Ok(());
-        };
-        self.judged_cases += 1;
-        if leader_note.as_ref() == Some(observed_note) {
-            return Ok(());
-        }
-        Err(format!(
-            "observers of r{resource} received the note {observed_note:?} with the term {term}, but the note of this \
-             term's leader is {leader_note:?}"
-        ))
-    }
-
-    fn check_observation(
-        &mut self,
-        task: usize,
-        resource: usize,
-        (term, note): (u64, Option<&str>),
-    ) -> Result<(), String> {
-        self.judged_cases += 1;
-        let previous_term = self.observed_terms.insert(task, term).unwrap_or(0);
-        let smallest_term = self.smallest_terms.get(&resource).copied().unwrap_or(0);
-        let largest_term = self.largest_terms.entry(resource).or_default();
-        *largest_term = term.max(*largest_term);
-        if smallest_term > term {
-            return Err(format!(
-                "after days without any client, an observer of r{resource} received the term {term}, but an earlier \
-                 leader had the larger term {smallest_term}"
-            ));
-        }
-        if previous_term > term {
-            return Err(format!(
-                "an observer got the term {term} of r{resource} after the larger term {previous_term}"
-            ));
-        }
-        let Some(note) = note else {
-            return Ok(());
-        };
-        let first_note = self
-            .observed_notes
-            .entry((resource, term))
-            .or_insert_with(|| note.to_owned());
-        if first_note != note {
-            return Err(format!(
-                "observers got different notes {first_note:?} and {note:?} for the term {term} of r{resource}"
-            ));
-        }
-        self.check_leader_note(resource, term)
     }
 
     /// Checks the note that a master keeps next to a lock.
@@ -222,27 +153,11 @@ impl NoteCheck {
 }
 
 impl Check for NoteCheck {
-    const RULE: &'static str = "terms and notes";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if !self.has_notes {
             return Ok(());
         }
         match fact {
-            Fact::Happened {
-                happening: Happening::UnusedDays,
-                ..
-            } => self.smallest_terms = self.largest_terms.clone(),
-            Fact::ObservationStarted { task } => {
-                self.observed_terms.remove(task);
-            }
-            Fact::LeaderObserved {
-                task,
-                resource,
-                leader: Some(leader),
-            } if moment.promises.tokens => {
-                return self.check_observation(*task, *resource, *leader);
-            }
             Fact::HolderNote {
                 resource,
                 value,
@@ -256,17 +171,6 @@ impl Check for NoteCheck {
                 holder,
                 note,
             } => return self.check_refusal(*resource, *holder, *note),
-            Fact::LockObtained { believer } if believer.scope.class.is_none() => {
-                let Some(term) = believer.fencing_token.filter(|_| moment.promises.tokens) else {
-                    return Ok(());
-                };
-                let leader_note = self.holder_notes.get(&believer.value.to_hex()).cloned();
-                for resource in believer.scope.resources() {
-                    self.leader_notes
-                        .insert((resource, term), leader_note.clone());
-                    self.check_leader_note(resource, term)?;
-                }
-            }
             Fact::BeliefEnded { believer, reason } if *reason != EndReason::Downgraded => {
                 let deadline = self.longest_deletion.map(|longest| moment.now + longest);
                 let value = believer.value.to_hex();
@@ -291,7 +195,14 @@ impl Check for NoteCheck {
         Ok(())
     }
 
+    fn check_event(&mut self, moment: &Moment<'_>, event: &Event<'_>) -> Result<(), String> {
+        if !self.has_notes {
+            return Ok(());
+        }
+        self.terms.check_event(moment, event)
+    }
+
     fn judged_cases(&self) -> u64 {
-        self.judged_cases
+        self.judged_cases + self.terms.judged_cases()
     }
 }

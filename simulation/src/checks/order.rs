@@ -251,8 +251,6 @@ pub(super) fn ticket(claim: &Claim) -> Option<&Ticket> {
 }
 
 impl Check for Order {
-    const RULE: &'static str = "first come, first served";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if !self.is_fair {
             return Ok(());

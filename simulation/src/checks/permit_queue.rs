@@ -165,8 +165,6 @@ impl PermitQueue {
 }
 
 impl Check for PermitQueue {
-    const RULE: &'static str = "queue of permits";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if !self.applies {
             return Ok(());

@@ -19,8 +19,6 @@ impl RenewedLocks {
 }
 
 impl Check for RenewedLocks {
-    const RULE: &'static str = "renewed locks stay";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         let Fact::BeliefEnded { believer, reason } = fact else {
             return Ok(());

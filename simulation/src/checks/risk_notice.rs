@@ -159,8 +159,6 @@ impl RiskNotice {
 }
 
 impl Check for RiskNotice {
-    const RULE: &'static str = "risk reported to holder";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::RiskNoticed {

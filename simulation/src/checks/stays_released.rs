@@ -16,8 +16,6 @@ impl StaysReleased {
 }
 
 impl Check for StaysReleased {
-    const RULE: &'static str = "released locks stay released";
-
     fn check_fact(&mut self, _: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::ReleaseReported => self.judged_cases += 1,

@@ -53,8 +53,6 @@ impl StoreGuard {
 }
 
 impl Check for StoreGuard {
-    const RULE: &'static str = "restart guard of stores";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             // Simulated time has skipped some days, so the restart guards of all stores have ended.

@@ -56,8 +56,6 @@ impl ValueRequests {
 }
 
 impl Check for ValueRequests {
-    const RULE: &'static str = "register";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         match fact {
             Fact::MasterRestarted { master, .. } => self

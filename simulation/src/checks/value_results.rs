@@ -420,8 +420,6 @@ impl ValueResults {
 }
 
 impl Check for ValueResults {
-    const RULE: &'static str = "stock";
-
     fn check_fact(&mut self, moment: &Moment<'_>, fact: &Fact<'_>) -> Result<(), String> {
         if !moment.promises.stock {
             return Ok(());
