@@ -8,7 +8,7 @@ use std::hash::Hash;
 
 use quorate_promises::{
     Assumption, Breach, Class, Event as Replayed, Exclusion, Hold, Moment, OwnerTokens, Party,
-    Permit, Permits, Promise, Queue, Terms, Tokens,
+    Permit, Permits, Promise, Queue, Refusals, Terms, Tokens,
 };
 
 use super::{Case, Finding, Verdict, Violation, exclusion, fencing, seconds};
@@ -43,7 +43,7 @@ const fn kept(
 }
 
 /// All promises, one per line.
-const KEPT: [Kept; 5] = [
+const KEPT: [Kept; 6] = [
     kept(
         "exclusion",
         &[],
@@ -64,6 +64,7 @@ const KEPT: [Kept; 5] = [
         as_it_is,
     ),
     kept("leaders", &[Workload::Leader], terms, as_it_is),
+    kept("refusals", &[], refusals, as_it_is),
 ];
 
 fn as_it_is(_: &Case<'_>, finding: Finding) -> Finding {
@@ -82,6 +83,13 @@ fn tokens(case: &Case<'_>) -> Box<dyn Promise> {
 /// The note of a leader is its name, e.g. `c1#7`.
 fn terms(_: &Case<'_>) -> Box<dyn Promise> {
     Box::new(Terms::default().with_a_note_for_each_leader())
+}
+
+/// The time for which keys may stay: a lock that was not released stays until its TTL has passed. One second more is for
+/// requests that are late.
+fn refusals(case: &Case<'_>) -> Box<dyn Promise> {
+    let longest_trace = case.scenario.max_ttl.as_nanos() as u64 + 1_000_000_000;
+    Box::new(Refusals::new(longest_trace))
 }
 
 /// Checks all promises of the scenario.

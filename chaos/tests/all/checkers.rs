@@ -280,6 +280,37 @@ fn client_that_gets_the_lock_before_an_earlier_waiter_is_reported() {
 }
 
 #[test]
+fn refusal_without_any_other_holder_or_waiter_is_reported() {
+    let history = |earlier_from: u64| {
+        let missed = Event::Missed {
+            op: 1,
+            why: "held".into(),
+        };
+        HistoryBuilder::default()
+            .hold("c1", 1, earlier_from, earlier_from + 10, 1)
+            .at(60_000, "c2", wait(1))
+            .at(60_010, "c2", missed)
+    };
+    assert_eq!(
+        history(59_980).verdict("refusals", &[]),
+        (Verdict::Valid, 0)
+    );
+    assert_eq!(
+        history(60_005).verdict("refusals", &[]),
+        (Verdict::Valid, 0)
+    );
+    assert_eq!(
+        history(10_000).verdict("refusals", &[]),
+        (Verdict::Invalid, 1)
+    );
+    let disturbed = history(10_000).fault("stop", "m1", 59_000, 59_500);
+    assert_eq!(
+        disturbed.verdict("refusals", &[kind("stop")]),
+        (Verdict::Valid, 1)
+    );
+}
+
+#[test]
 fn checker_reports_keys_that_remain_after_the_run() {
     let keys = |when: &str, left: &[&str], eternal: &[&str]| Event::Keys {
         when: when.to_owned(),

@@ -189,7 +189,7 @@ impl Translator {
             },
             Fact::CallReturned {
                 task,
-                call: Call::Acquire { .. },
+                call: Call::Acquire { .. } | Call::Downgrade | Call::Value { .. },
                 ..
             } => Event::Answered { task: *task as u64 },
             Fact::LockObtained { .. } => Event::Obtained(hold?),
@@ -260,6 +260,12 @@ pub(super) fn idle_limits(scenario: &Scenario) -> impl Fn(Queue) -> Option<IdleL
 fn idle_bound(scenario: &Scenario, delays: u64, pauses_ms: u64) -> u64 {
     let store_factor = if scenario.store_masters() == 0 { 1 } else { 20 };
     store_factor * (delays * (scenario.net.delay + scenario.net.jitter) + pauses_ms * MS)
+}
+
+/// How long the keys of a lock may stay on a master after the lock has ended, in scenarios without faults. The release
+/// may wait for earlier requests of the client, and for the loading of scripts.
+pub(super) fn longest_trace(scenario: &Scenario) -> u64 {
+    idle_bound(scenario, 20, 25)
 }
 
 /// The smallest and the largest configured number of permits, by semaphore.

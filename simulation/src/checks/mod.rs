@@ -32,7 +32,7 @@ mod waiter_sets;
 pub use call_duration::Lateness;
 pub(crate) use healing::Healing;
 
-use quorate_promises::{Exclusion, Idle, OwnerTokens, Permits, Tokens};
+use quorate_promises::{Exclusion, Idle, OwnerTokens, Permits, Refusals, Tokens};
 
 use self::kept::{Kept, Parts, Translator};
 use crate::check::{Check, CheckedRules, Moment, Violation};
@@ -138,6 +138,8 @@ checkers! {
     value_requests: value_requests::ValueRequests, "register", value_requests::ValueRequests::new;
     value_results: value_results::ValueResults, "stock", value_results::ValueResults::new;
     permit_queue: permit_queue::PermitQueue, "queue of permits", permit_queue::PermitQueue::new;
+    refusals: Kept<Refusals>, "refusals have a cause",
+        |scenario| Kept::new(Refusals::new(kept::longest_trace(scenario)), |kept| kept.calm);
     foreign_keys: foreign_keys::ForeignKeys, "foreign keys untouched", foreign_keys::ForeignKeys::new;
     stays_released: stays_released::StaysReleased, "released locks stay released", stays_released::StaysReleased::new;
     store_guard: guard::StoreGuard, "restart guard of stores", guard::StoreGuard::new;

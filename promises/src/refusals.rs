@@ -1,0 +1,215 @@
+//! The promise that every refusal has a cause: a task is refused as "held by another" only if another task held the lock
+//! or asked for it in the time of the call, or not long before. The keys of a lock stay on the masters for a while after
+//! the lock has ended, and so do those of a failed attempt.
+
+use std::collections::HashMap;
+
+use crate::history::{Assumption, Breach, Event, Moment, Party, Promise, Queue};
+
+/// The checker of the promise that every refusal has a cause.
+#[derive(Debug)]
+pub struct Refusals {
+    /// How long keys may stay after the task that caused them has given them up.
+    longest_trace: u64,
+    locks: HashMap<Queue, Traces>,
+    /// When each asking task began to ask, and the queues of the locks that it asks for.
+    asking: HashMap<u64, (u64, Vec<Queue>)>,
+    judged: u64,
+}
+
+/// The traces of all tasks in one lock.
+#[derive(Debug, Default)]
+struct Traces {
+    holders: Vec<u64>,
+    /// The time at which a hold last ended.
+    last_end: Option<u64>,
+    /// The time at which each task last asked for the lock, or sent a request for it.
+    last_tries: HashMap<u64, u64>,
+    /// The tasks that ask for the lock now.
+    asking: Vec<u64>,
+}
+
+impl Traces {
+    /// Whether another task may have had keys in this lock after the time `since`.
+    fn has_cause(&self, task: u64, since: u64) -> bool {
+        let is_recent = |(other, last_try): (&u64, &u64)| *other != task && *last_try >= since;
+        !self.holders.is_empty()
+            || self.last_end.is_some_and(|last_end| last_end >= since)
+            || self.asking.iter().any(|other| *other != task)
+            || self.last_tries.iter().any(is_recent)
+    }
+}
+
+impl Refusals {
+    /// The checker. `longest_trace` is how long the keys of a lock may stay on a master after the lock has ended, or
+    /// after the last request of an attempt.
+    pub fn new(longest_trace: u64) -> Self {
+        Self {
+            longest_trace,
+            locks: HashMap::new(),
+            asking: HashMap::new(),
+            judged: 0,
+        }
+    }
+
+    /// Records that a task asks for a lock. It asks until [`Event::Answered`].
+    fn record_try(&mut self, now: u64, task: u64, queue: Queue) {
+        let lock = self.locks.entry(queue).or_default();
+        lock.last_tries.insert(task, now);
+        let (_, queues) = self.asking.entry(task).or_insert((now, Vec::new()));
+        if !queues.contains(&queue) {
+            queues.push(queue);
+            lock.asking.push(task);
+        }
+    }
+
+    fn record_answer(&mut self, now: u64, task: u64) {
+        let (_, queues) = self.asking.remove(&task).unwrap_or_default();
+        for queue in queues {
+            let lock = self.locks.entry(queue).or_default();
+            lock.last_tries.insert(task, now);
+            lock.asking.retain(|asking| *asking != task);
+        }
+    }
+
+    fn check_refused(
+        &mut self,
+        now: u64,
+        (task, client): (u64, u64),
+        queues: &[Queue],
+    ) -> Option<Breach> {
+        let (began, _) = self.asking.get(&task)?;
+        self.judged += 1;
+        let since = began.saturating_sub(self.longest_trace);
+        let has_cause = |queue: &Queue| {
+            let lock = self.locks.get(queue);
+            lock.is_some_and(|lock| lock.has_cause(task, since))
+        };
+        if queues.iter().any(has_cause) {
+            return None;
+        }
+        let place = queues.first().copied();
+        Some(Breach {
+            from: *began,
+            to: now,
+            place: match place {
+                Some(Queue::Place(place)) => Some(place),
+                _ => None,
+            },
+            parties: vec![Party::Client(client)],
+            text: format!(
+                "$0 was refused because another client holds the lock, but no other task held it or asked for it in \
+                 the time of the call ({queues:?})"
+            ),
+            assumption: Assumption::NoFaults,
+        })
+    }
+}
+
+impl Promise for Refusals {
+    fn observe(&mut self, moment: Moment, event: &Event<'_>) -> Vec<Breach> {
+        let now = moment.time;
+        match event {
+            Event::Asked { task, queue, .. } => self.record_try(now, *task, *queue),
+            Event::Answered { task } => self.record_answer(now, *task),
+            Event::Tried { task, queues } => {
+                for queue in *queues {
+                    self.record_try(now, *task, *queue);
+                }
+            }
+            Event::Obtained(hold) => {
+                for queue in hold.queues() {
+                    self.locks.entry(queue).or_default().holders.push(hold.id);
+                }
+            }
+            Event::Ended(hold) => {
+                for queue in hold.queues() {
+                    let lock = self.locks.entry(queue).or_default();
+                    lock.holders.retain(|id| *id != hold.id);
+                    lock.last_end = Some(now);
+                }
+            }
+            Event::Refused {
+                task,
+                client,
+                queues,
+            } => {
+                let breach = self.check_refused(now, (*task, *client), queues);
+                return breach.into_iter().collect();
+            }
+            _ => {}
+        }
+        Vec::new()
+    }
+
+    fn judged(&self) -> u64 {
+        self.judged
+    }
+
+    fn summary(&self) -> String {
+        format!("{} refusals checked", self.judged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::testing::{breaches, hold};
+
+    const QUEUES: [Queue; 1] = [Queue::Place(4)];
+
+    /// Plays the given history, and then a task that asks at 100 and is refused at 105. Traces stay for 10 units of time.
+    fn texts(earlier: &[(u64, Event<'_>)]) -> Vec<String> {
+        let asked = Event::Asked {
+            task: 9,
+            queue: QUEUES[0],
+            waits: false,
+        };
+        let refused = Event::Refused {
+            task: 9,
+            client: 3,
+            queues: &QUEUES,
+        };
+        let call = [(100, asked), (105, refused)];
+        let history: Vec<_> = earlier.iter().chain(&call).copied().collect();
+        breaches(&mut Refusals::new(10), &history)
+    }
+
+    #[test]
+    fn refusal_without_any_other_holder_or_attempt_is_reported() {
+        let text = "c3 was refused because another client holds the lock, but no other task held it or asked for it in \
+                    the time of the call ([Place(4)])";
+        assert_eq!(texts(&[]), [text]);
+        let first = hold(1, 20, 95, 1);
+        let obtained = (20, Event::Obtained(&first));
+        assert!(texts(&[obtained]).is_empty());
+        assert!(texts(&[obtained, (90, Event::Ended(&first))]).is_empty());
+        assert_eq!(texts(&[obtained, (89, Event::Ended(&first))]).len(), 1);
+    }
+
+    #[test]
+    fn refusal_while_another_task_waits_has_a_cause() {
+        let asked = Event::Asked {
+            task: 1,
+            queue: QUEUES[0],
+            waits: true,
+        };
+        let answered = Event::Answered { task: 1 };
+        assert!(texts(&[(20, asked)]).is_empty());
+        assert!(texts(&[(20, asked), (90, answered)]).is_empty());
+        assert_eq!(texts(&[(20, asked), (89, answered)]).len(), 1);
+    }
+
+    #[test]
+    fn refusal_soon_after_an_attempt_of_another_task_has_a_cause() {
+        let tried = |task| Event::Tried {
+            task,
+            queues: &QUEUES,
+        };
+        let answered = |task| Event::Answered { task };
+        assert!(texts(&[(20, tried(1))]).is_empty());
+        assert!(texts(&[(20, tried(1)), (90, answered(1))]).is_empty());
+        assert_eq!(texts(&[(20, tried(1)), (89, answered(1))]).len(), 1);
+        assert_eq!(texts(&[(95, tried(9)), (96, answered(9))]).len(), 1);
+    }
+}
