@@ -1,5 +1,6 @@
 //! Lets the simulation of the copy find each seeded bug.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -63,10 +64,14 @@ pub(super) fn judge_all(
         );
     }
     let missed = verdicts.iter().filter(|verdict| verdict.seed.is_none());
+    let judged: BTreeSet<usize> = judgements
+        .iter()
+        .map(|judgement| judgement.bug.id)
+        .collect();
     println!(
-        "{} judgements of {} seeded bugs in {:.0} s, {} NOT CAUGHT",
+        "{} searches for {} seeded bugs in {:.0} s, {} NOT CAUGHT",
         judgements.len(),
-        bugs.len(),
+        judged.len(),
         started_at.elapsed().as_secs_f64(),
         missed.count()
     );
