@@ -27,17 +27,6 @@ const COUNTER_PREFIX: &[u8] = b"quorate:fence:";
 /// The prefix of the keys of values under locks.
 const VALUE_PREFIX: &[u8] = b"quorate:value:";
 
-/// The effects of seeded bugs on the replies of one master to operators.
-#[derive(Clone, Debug, Default)]
-pub(super) struct FalseReplies {
-    /// For `CarryBeforeClose`: the memory of the master when it received the first command of an operator. The operator
-    /// reads the fencing counters from this memory, although they are outdated by then.
-    early_memory: Option<Master>,
-    /// For `CloseMinority`: a generation marker, with its number, that the operator takes for written, although the
-    /// master still has the marker that it had before.
-    marker: Option<(u64, String)>,
-}
-
 /// Returns the index of an operator's script in the list of the scripts that a master has loaded.
 fn index_of(script: OperatorScript) -> usize {
     Script::ALL.len() + 1 + script as usize

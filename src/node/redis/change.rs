@@ -93,16 +93,7 @@ async fn execute_order(
                 &record.to_string(),
             ];
             session.execute(&raise).await?;
-            // Raise the marker before listing the clients. A client names its connection before it reads the marker, so
-            // the list then includes every client that has read the old marker.
-            for client in session.clients().await? {
-                if matches!(client.kind, ClientKind::AtStep(client_step, _) if client_step < *step)
-                {
-                    let id = client.id.to_string();
-                    let kill_reply = session.execute(&["CLIENT", "KILL", "ID", &id]).await?;
-                    seen.ended += usize::from(kill_reply == OwnedValue::Number(1));
-                }
-            }
+            seen.ended = session.end_outdated_clients(*step).await?;
         }
         ChangeOrder::Counters(within) => {
             let within = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
@@ -315,6 +306,22 @@ impl OperatorSession {
             }
         }
         Ok(())
+    }
+
+    /// Ends the connections of clients that are configured for an earlier step than `step`. Returns their number.
+    ///
+    /// Called after the marker was raised. A client names its connection before it reads the marker, so the list then
+    /// includes every client that has read the old marker.
+    async fn end_outdated_clients(&mut self, step: u64) -> Result<usize, Fault> {
+        let mut ended = 0;
+        for client in self.clients().await? {
+            if matches!(client.kind, ClientKind::AtStep(client_step, _) if client_step < step) {
+                let id = client.id.to_string();
+                let kill_reply = self.execute(&["CLIENT", "KILL", "ID", &id]).await?;
+                ended += usize::from(kill_reply == OwnedValue::Number(1));
+            }
+        }
+        Ok(ended)
     }
 
     async fn clients(&mut self) -> Result<Vec<ClientSeen>, Fault> {
