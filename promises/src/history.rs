@@ -95,6 +95,68 @@ pub enum Queue {
     Semaphore(u64),
 }
 
+/// A call of the library that reads or changes the value under a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueCall {
+    /// Creates a quota with this number of units. Zero creates a record of the last period instead.
+    Create(u64),
+    /// Takes this number of units of a quota.
+    Take(u64),
+    /// Reads how many units of a quota are left.
+    ReadUnits,
+    /// Does the work of the current period, unless it was done.
+    Work,
+    /// Removes the value.
+    Remove,
+}
+
+/// The result of a call about the value under a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueResult {
+    /// The value was created.
+    Created,
+    /// The value was removed from every master.
+    Removed,
+    /// Units were taken from the quota. The number is how many units are left in it afterwards.
+    Taken(u64),
+    /// The number of units that are left in the quota, after a call that took none.
+    UnitsLeft(u64),
+    /// Work that is done once per period: the caller must do the work of the current period. The number is the fencing
+    /// token of the caller's lock.
+    WorkDue(u64),
+    /// Work that is done once per period: the work of the current period was done before this call.
+    AlreadyDone,
+    /// The value does not exist, or the masters have lost it.
+    Lost,
+    /// The client does not know whether the call has written the value.
+    Unknown,
+    /// The call has failed, and has not changed the value.
+    NotChanged,
+}
+
+/// Something that happens to the value under a lock.
+#[derive(Clone, Copy, Debug)]
+pub enum ValueEvent<'a> {
+    /// A task calls the library. A task makes one call at a time.
+    Called {
+        /// The number of the task.
+        task: u64,
+        /// The name of the caller in a breach.
+        caller: Party,
+        /// What the task asks for.
+        call: ValueCall,
+        /// How far the client is in a change of the masters. At an odd step, it also uses masters to which the value may
+        /// not have been copied yet.
+        step: u8,
+    },
+    /// This task sends the first request of its call that writes the value, under this fencing token.
+    Written(u64, u64),
+    /// A master stores these bytes, or is asked to store them, under this fencing token.
+    Stored(u64, &'a [u8]),
+    /// The call of this task has returned.
+    Returned(u64, ValueResult),
+}
+
 /// Something that happened to a client.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
@@ -151,6 +213,20 @@ pub enum Event<'a> {
         /// The note of the leader; `None` if the observer did not receive it.
         note: Option<&'a str>,
     },
+    /// Something happens to the value of a resource.
+    Value {
+        /// The resource.
+        place: u64,
+        /// What happens.
+        event: ValueEvent<'a>,
+    },
+    /// A master has restarted.
+    MasterRestarted {
+        /// The number of the master.
+        master: u64,
+        /// Whether the master has lost data.
+        lost_data: bool,
+    },
     /// Nobody used the masters for days. They may have forgotten everything that expires.
     UnusedForDays,
 }
@@ -158,7 +234,7 @@ pub enum Event<'a> {
 /// Somebody who took part in a breach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Party {
-    /// A hold, and the client that had it.
+    /// A hold or an attempt to obtain one, and its client.
     Hold {
         /// The number of the hold.
         id: u64,

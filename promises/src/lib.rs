@@ -21,9 +21,13 @@ mod refusals;
 mod terms;
 mod token_order;
 mod tokens;
+mod values;
 
 pub use exclusion::Exclusion;
-pub use history::{Assumption, Breach, Class, Event, Hold, Moment, Party, Permit, Promise, Queue};
+pub use history::{
+    Assumption, Breach, Class, Event, Hold, Moment, Party, Permit, Promise, Queue, ValueCall,
+    ValueEvent, ValueResult,
+};
 pub use idle::{Idle, IdleLimits};
 pub use loss_notice::LossNotice;
 pub use order::Line;
@@ -32,3 +36,4 @@ pub use permits::Permits;
 pub use refusals::Refusals;
 pub use terms::Terms;
 pub use tokens::Tokens;
+pub use values::Values;

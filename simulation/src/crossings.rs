@@ -1,12 +1,13 @@
 //! Tables that show which combinations a simulation has tested. A row is a kind of lock or value. A column is a kind of
 //! event that may interfere with it, e.g. a restart. If a cell is zero, this combination was never tested.
 
-use std::collections::HashMap;
 use std::fmt;
+
+use quorate_promises::{ValueEvent, ValueResult};
 
 use crate::check::Moment;
 use crate::coverage::format_grouped;
-use crate::facts::{Fact, ValueResult};
+use crate::facts::Fact;
 use crate::happening::Happening;
 use crate::kind::{Kind, ValueStep};
 use crate::locker::PLACES;
@@ -125,8 +126,6 @@ pub(crate) struct CrossingCounter {
     /// For each resource and each kind of value (each row from [`FIRST_VALUE_ROW`] on): the happenings since a value of
     /// this kind was last used under the lock of this resource.
     columns_since_use: [[Columns; LOCK_OR_VALUE_KINDS.len() - FIRST_VALUE_ROW]; PLACES],
-    /// For each task: the row of the table for the value that the task is using.
-    value_rows: HashMap<usize, usize>,
 }
 
 impl CrossingCounter {
@@ -136,7 +135,6 @@ impl CrossingCounter {
             crossings: Crossings::default(),
             columns_since_hold: [0; PLACES],
             columns_since_use: [[0; LOCK_OR_VALUE_KINDS.len() - FIRST_VALUE_ROW]; PLACES],
-            value_rows: HashMap::new(),
         }
     }
 
@@ -159,21 +157,15 @@ impl CrossingCounter {
                     }
                 }
             }
-            Fact::ValueCallStarted { task, verb, .. } => {
-                self.value_rows.insert(*task, row_of_value(*verb));
-            }
-            Fact::ValueCallReturned {
-                task,
+            Fact::Value {
                 resource,
-                result,
-                ..
+                operation: Some(operation),
+                event: ValueEvent::Returned(_, result),
             } if moment.promises.stock && *result != ValueResult::NotChanged => {
-                if let Some(row) = self.value_rows.remove(task) {
-                    let columns_since =
-                        &mut self.columns_since_use[*resource][row - FIRST_VALUE_ROW];
-                    let columns = std::mem::take(columns_since);
-                    self.add_columns(row, columns);
-                }
+                let row = row_of_value(*operation);
+                let columns_since = &mut self.columns_since_use[*resource][row - FIRST_VALUE_ROW];
+                let columns = std::mem::take(columns_since);
+                self.add_columns(row, columns);
             }
             _ => {}
         }

@@ -6,6 +6,7 @@ use quorate::ValueError;
 use quorate::node::{Answer, Claim, Extended, Fault, Request, Token};
 use quorate_model::history::{AttemptId, EventKind, Verb as ModelVerb};
 use quorate_model::rules::{Answer as ModelAnswer, LockKey, StoredLock};
+use quorate_promises::{ValueEvent, ValueResult};
 
 use crate::change_plan::Sets;
 use crate::clock::Clock;
@@ -176,20 +177,12 @@ pub(crate) enum Fact<'a> {
         /// The true time at which the note expires, in nanoseconds.
         expires_at: u64,
     },
-    /// A client begins an operation on the value under a lock.
-    ValueCallStarted {
-        task: usize,
+    /// Something happens to the value under a lock.
+    Value {
         resource: usize,
-        verb: ValueStep,
-        /// The client's step, which says which masters it uses (see `change_plan`).
-        step: u8,
-    },
-    /// A client's operation on the value under a lock has returned this result.
-    ValueCallReturned {
-        client: usize,
-        task: usize,
-        resource: usize,
-        result: ValueResult,
+        /// The operation that a client begins or ends; `None` for other events.
+        operation: Option<ValueStep>,
+        event: ValueEvent<'a>,
     },
     /// A master has read or written the value under a lock.
     ValueRequestExecuted {
@@ -199,19 +192,6 @@ pub(crate) enum Fact<'a> {
         answer: &'a Result<Answer, Fault>,
         before: LockState,
         after: LockState,
-    },
-    /// A client sends the first message that writes the value under a lock.
-    WriteSent {
-        task: usize,
-        resource: usize,
-        /// The fencing token of the lock under which the client writes the value.
-        token: u64,
-    },
-    /// A client asks a store (a master that is a database or ZooKeeper) to write the value under a lock.
-    StoreWriteSent {
-        resource: usize,
-        token: u64,
-        bytes: &'a [u8],
     },
     /// A store confirms to a client that the client waits in the lock's queue.
     WaiterQueued {
@@ -303,41 +283,15 @@ impl Call {
     }
 }
 
-/// The result of an operation on a value under a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ValueResult {
-    /// The value was created.
-    Created,
-    /// The value was removed from every master.
-    Removed,
-    /// Units were taken from the quota. The number is how many units are left in it afterwards.
-    Taken(u64),
-    /// The number of units that are left in the quota, after a call that took none.
-    UnitsLeft(u64),
-    /// Work that is done once per period: the caller must do the work of the current period. The number is the fencing
-    /// token of the caller's lock.
-    WorkDue(u64),
-    /// Work that is done once per period: the work of the current period was done before this call.
-    AlreadyDone,
-    /// The value does not exist, or the masters have lost it.
-    Lost,
-    /// The client does not know whether the call has written the value.
-    Unknown,
-    /// The call has failed, and has not changed the value.
-    NotChanged,
-}
-
-impl ValueResult {
-    /// Converts the error of a call about a value into a result for the checkers.
-    pub(crate) fn of_error(error: &ValueError) -> Self {
-        match error {
-            ValueError::Unknown(_) => Self::Unknown,
-            ValueError::Missing(_) | ValueError::Lost(_) => Self::Lost,
-            ValueError::OtherKind { .. } | ValueError::Invalid(_) => {
-                panic!("a master stores a value that no client has written: {error}")
-            }
-            _ => Self::NotChanged,
+/// Converts the error of a call about a value into a result for the checkers.
+pub(crate) fn result_of_error(error: &ValueError) -> ValueResult {
+    match error {
+        ValueError::Unknown(_) => ValueResult::Unknown,
+        ValueError::Missing(_) | ValueError::Lost(_) => ValueResult::Lost,
+        ValueError::OtherKind { .. } | ValueError::Invalid(_) => {
+            panic!("a master stores a value that no client has written: {error}")
         }
+        _ => ValueResult::NotChanged,
     }
 }
 

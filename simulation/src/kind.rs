@@ -1,5 +1,7 @@
 //! The kinds of locks, and which holds may share a resource.
 
+use quorate_promises::{Party, ValueCall, ValueEvent};
+
 use crate::place::slot_place;
 
 /// The kind of lock that a client takes in one step of its plan.
@@ -56,11 +58,19 @@ pub enum ValueStep {
 }
 
 impl ValueStep {
-    /// The number of units that this operation takes from the quota; zero unless the operation is `Take`.
-    pub(crate) fn units(self) -> u64 {
-        match self {
-            Self::Take(units) => units.into(),
-            _ => 0,
+    /// The event that a client begins this operation. `change_step` is the step of the client in a change of masters.
+    pub(crate) fn called(self, client: usize, task: usize, change_step: u8) -> ValueEvent<'static> {
+        ValueEvent::Called {
+            task: task as u64,
+            caller: Party::Client(client as u64),
+            call: match self {
+                Self::Create(units) => ValueCall::Create(units.into()),
+                Self::Take(units) => ValueCall::Take(units.into()),
+                Self::ReadRemaining => ValueCall::ReadUnits,
+                Self::Remove { .. } => ValueCall::Remove,
+                Self::AtMostOnce | Self::AtLeastOnce | Self::SeparateCalls => ValueCall::Work,
+            },
+            step: change_step,
         }
     }
 }

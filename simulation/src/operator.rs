@@ -8,10 +8,11 @@ use std::time::Duration;
 use quorate::node::Dial;
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{ChangeError, ChangeStage, ClientKind, Instant, MastersChange, Redlock, Survey};
+use quorate_promises::{ValueEvent, ValueResult};
 
 use crate::change_plan::{ChangePlan, MASTER_NAMES};
 use crate::clock::MS;
-use crate::facts::{Fact, ValueResult};
+use crate::facts::{Fact, result_of_error};
 use crate::flaw::Flaw;
 use crate::kind::ValueStep;
 use crate::locker::{PLACES, key_of_place};
@@ -228,11 +229,11 @@ impl Operator {
                 continue;
             };
             let record = condition.contains("\"once ");
-            self.report_fact(|task, step| Fact::ValueCallStarted {
-                task,
+            let (client, removal) = (self.process.client, ValueStep::Remove { record });
+            self.report_fact(|task, step| Fact::Value {
                 resource,
-                verb: ValueStep::Remove { record },
-                step,
+                operation: Some(removal),
+                event: removal.called(client, task, step),
             });
             let name = key_of_place(resource as u8);
             self.process.shared.world().is_operator_removing = true;
@@ -242,16 +243,12 @@ impl Operator {
                 redlock.quota(name).drop_quota().await
             };
             self.process.shared.world().is_operator_removing = false;
-            let result = dropped.map_or_else(
-                |error| ValueResult::of_error(&error),
-                |_| ValueResult::Removed,
-            );
-            let client = self.process.client;
-            self.report_fact(|task, _| Fact::ValueCallReturned {
-                client,
-                task,
+            let result =
+                dropped.map_or_else(|error| result_of_error(&error), |_| ValueResult::Removed);
+            self.report_fact(|task, _| Fact::Value {
                 resource,
-                result,
+                operation: Some(removal),
+                event: ValueEvent::Returned(task as u64, result),
             });
         }
     }
@@ -262,8 +259,10 @@ impl Operator {
         let (now, task) = (world.now, world.polled_task);
         let fact = fact(task, step);
         world.trace_line(|| match &fact {
-            Fact::ValueCallReturned {
-                resource, result, ..
+            Fact::Value {
+                resource,
+                event: ValueEvent::Returned(_, result),
+                ..
             } => {
                 format!("the operator tried to remove the stored value r{resource}: {result:?}")
             }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{
     Case, Finding, Findings, Verdict, assumptions, changes, effects, kept, ledger, leftovers,
-    liveness, notified, order, prizes, views,
+    liveness, notified, order, views,
 };
 use crate::event::{Event, STALLED};
 use crate::history::History;
@@ -14,10 +14,9 @@ type Checker = fn(&Case<'_>) -> Finding;
 
 /// The checkers for all kinds of locks except plain locks, if their question is one that only chaos runs ask (see
 /// `kept.rs` for the others). Each checker has a list of workloads, and runs only if the scenario has one of them.
-const CHECKERS_OF_KINDS: [(Checker, &[Workload]); 3] = [
+const CHECKERS_OF_KINDS: [(Checker, &[Workload]); 2] = [
     (ledger::check, &[Workload::Transfer]),
     (views::check, &[Workload::Readers, Workload::Owners]),
-    (prizes::check, &[Workload::Prizes]),
 ];
 
 /// Runs all checkers over the history, and returns their findings.

@@ -8,9 +8,10 @@ use std::hash::Hash;
 
 use quorate_promises::{
     Assumption, Breach, Class, Event as Replayed, Exclusion, Hold, Moment, OwnerTokens, Party,
-    Permit, Permits, Promise, Queue, Refusals, Terms, Tokens,
+    Permit, Permits, Promise, Queue, Refusals, Terms, Tokens, Values,
 };
 
+use super::prizes::{self, QuotaEvent};
 use super::{Case, Finding, Verdict, Violation, exclusion, fencing, seconds};
 use crate::claim::Claim;
 use crate::event::Event;
@@ -43,7 +44,7 @@ const fn kept(
 }
 
 /// All promises, one per line.
-const KEPT: [Kept; 6] = [
+const KEPT: [Kept; 7] = [
     kept(
         "exclusion",
         &[],
@@ -65,6 +66,12 @@ const KEPT: [Kept; 6] = [
     ),
     kept("leaders", &[Workload::Leader], terms, as_it_is),
     kept("refusals", &[], refusals, as_it_is),
+    kept(
+        "prizes",
+        &[Workload::Prizes],
+        |_| Box::<Values>::default(),
+        prizes::conclude,
+    ),
 ];
 
 fn as_it_is(_: &Case<'_>, finding: Finding) -> Finding {
@@ -157,6 +164,7 @@ struct Replay<'a> {
     places: Numbers<(&'a str, Option<usize>)>,
     semaphores: Numbers<&'a str>,
     owners: Numbers<&'a str>,
+    quota_events: Vec<QuotaEvent<'a>>,
     attempts: Vec<Parts>,
 }
 
@@ -172,6 +180,8 @@ struct Parts {
 /// An event in the order of the replay.
 #[derive(Clone, Copy)]
 enum Step {
+    /// This event about a quota.
+    Quota(usize),
     /// The hold of this attempt ends.
     Ended(usize),
     /// This attempt obtains its lock.
@@ -201,10 +211,13 @@ impl<'a> Replay<'a> {
                 name: attempt.name(),
             }
         });
+        let attempts = attempts.collect();
+        let mut processes = Numbers::default();
         Self {
             case,
-            attempts: attempts.collect(),
-            processes: Numbers::default(),
+            attempts,
+            quota_events: prizes::events(case, |process| processes.number(process)),
+            processes,
             places,
             semaphores,
             owners: Numbers::default(),
@@ -230,10 +243,12 @@ impl<'a> Replay<'a> {
             let answered_at = ends.into_iter().flatten().min().unwrap_or(self.case.end);
             steps.push((answered_at, Step::Answered(index)));
         }
+        let quota_events = self.quota_events.iter().enumerate();
+        steps.extend(quota_events.map(|(index, (t, ..))| (*t, Step::Quota(index))));
         let lines = self.case.history.entries.iter().enumerate();
         steps.extend(lines.map(|(index, entry)| (entry.t, Step::Line(index))));
         let rank = |step: &Step| match step {
-            Step::Ended(_) => 0,
+            Step::Quota(_) | Step::Ended(_) => 0,
             Step::Obtained(_) => 1,
             Step::Refused(_) => 2,
             Step::Answered(_) => 3,
@@ -269,6 +284,11 @@ impl<'a> Replay<'a> {
                 Step::Answered(index) => {
                     let task = index as u64;
                     observe(moment, Replayed::Answered { task });
+                }
+                Step::Quota(index) => {
+                    let (_, quota, event) = self.quota_events[index];
+                    let place = self.places.number((quota, None));
+                    observe(moment, Replayed::Value { place, event });
                 }
                 Step::Asked(index) => ask(moment, index, &attempts[index], &mut observe),
                 Step::Line(index) => {

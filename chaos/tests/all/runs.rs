@@ -432,7 +432,7 @@ fn known_bad_client_that_gives_holds_of_one_owner_separate_tokens_is_caught() {
 
 #[test]
 fn known_bad_client_that_lets_each_master_count_a_quota_is_caught() {
-    let same_prize = ("prizes", "both got prize");
+    let same_prize = ("prizes", "took the same unit of the quota");
     check_caught(
         "counts-down",
         "prizes --faults none",

@@ -3,7 +3,7 @@
 
 use quorate_promises::{
     Assumption, Breach, Class, Event, Hold, IdleLimits, Moment as Order, Party, Permit, Promise,
-    Queue,
+    Queue, ValueEvent, Values,
 };
 
 use crate::check::{ByValue, Check, Moment};
@@ -15,6 +15,7 @@ use crate::locker::{
     PERMITS, RESOURCES, SEMAPHORES, place_of_key, semaphore_of_key, semaphore_of_place,
 };
 use crate::scenario::{Promises, Scenario};
+use quorate::node::{Answer, Request};
 
 /// Checks one promise. Ignores the events for which `applies` returns false.
 pub(crate) struct Kept<P> {
@@ -212,9 +213,40 @@ impl Translator {
                 happening: Happening::UnusedDays,
                 ..
             } => Event::UnusedForDays,
+            Fact::MasterRestarted { master, lost_data } => Event::MasterRestarted {
+                master: *master as u64,
+                lost_data: *lost_data,
+            },
+            Fact::Value {
+                resource, event, ..
+            } => value_event(*resource, *event),
+            Fact::ValueRequestExecuted {
+                resource,
+                request: Request::Write { token, value, .. },
+                answer: Ok(Answer::Written { .. }),
+                ..
+            } => {
+                let bytes = value.bytes.as_deref().unwrap_or_default();
+                value_event(*resource, ValueEvent::Stored(*token, bytes))
+            }
             _ => return None,
         })
     }
+}
+
+fn value_event(resource: usize, event: ValueEvent<'_>) -> Event<'_> {
+    let place = resource as u64;
+    Event::Value { place, event }
+}
+
+/// The checker of values. A client may create a value a second time after a majority of the masters has lost data. If the
+/// masters are replaced, a single one is enough: the masters of a set may have lost data before they were added to it.
+pub(super) fn values(scenario: &Scenario) -> Values {
+    let majority = match scenario.change {
+        Some(_) => 1,
+        None => scenario.masters.len() / 2 + 1,
+    };
+    Values::complete(majority)
 }
 
 /// The limits of the rule "no idle lock", in scenarios with ordered waiting and without faults. The bound on the time

@@ -26,13 +26,12 @@ mod renewed_locks;
 mod risk_notice;
 mod stays_released;
 mod value_requests;
-mod value_results;
 mod waiter_sets;
 
 pub use call_duration::Lateness;
 pub(crate) use healing::Healing;
 
-use quorate_promises::{Exclusion, Idle, OwnerTokens, Permits, Refusals, Tokens};
+use quorate_promises::{Exclusion, Idle, OwnerTokens, Permits, Refusals, Tokens, Values};
 
 use self::kept::{Kept, Parts, Translator};
 use crate::check::{Check, CheckedRules, Moment, Violation};
@@ -136,7 +135,7 @@ checkers! {
         force_release_notice::ForceReleaseNotice::new;
     notes: notes::NoteCheck, "terms and notes", notes::NoteCheck::new;
     value_requests: value_requests::ValueRequests, "register", value_requests::ValueRequests::new;
-    value_results: value_results::ValueResults, "stock", value_results::ValueResults::new;
+    values: Kept<Values>, "stock", |scenario| Kept::new(kept::values(scenario), |kept| kept.stock);
     permit_queue: permit_queue::PermitQueue, "queue of permits", permit_queue::PermitQueue::new;
     refusals: Kept<Refusals>, "refusals have a cause",
         |scenario| Kept::new(Refusals::new(kept::longest_trace(scenario)), |kept| kept.calm);

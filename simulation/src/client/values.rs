@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quorate::{Due, LockGuard, Once, OnceOutcome, Redlock, Take, ValueError, Wait};
+use quorate_promises::{ValueEvent, ValueResult};
 
 use super::{Client, PollLimit};
-use crate::facts::{Call, Fact, ValueResult};
-use crate::kind::{Kind, ValueStep};
+use crate::facts::{Call, Fact, result_of_error};
+use crate::kind::ValueStep;
 use crate::locker::{Hold, key_of_place};
 use crate::scenario::Step;
 
@@ -33,7 +34,7 @@ impl Client {
         };
         call.returned();
         match result {
-            Some(result) => self.report_result(step, result),
+            Some(result) => self.report_result(step, verb, result),
             None => self.process.shared.world().observer.coverage.values_cut += 1,
         }
     }
@@ -78,7 +79,7 @@ impl Client {
                 })
             }
         };
-        result.unwrap_or_else(|error| ValueResult::of_error(&error))
+        result.unwrap_or_else(|error| result_of_error(&error))
     }
 
     /// Calls `at_least_once` with a closure that simulates work: it sleeps. If `step.drop` is set, the work fails.
@@ -131,34 +132,32 @@ impl Client {
             Ok(Due::AlreadyDone { .. }) => Ok(ValueResult::AlreadyDone),
             Err(error) => Err(error),
         };
-        let result = result.unwrap_or_else(|error| ValueResult::of_error(&error));
-        self.report_result(step, result);
+        let result = result.unwrap_or_else(|error| result_of_error(&error));
+        self.report_result(step, ValueStep::SeparateCalls, result);
     }
 
-    fn report_value_call(&self, step: &Step, verb: ValueStep) {
-        let resource = step.resource.into();
-        let step = self.process.shared.world().step_of(self.process.client);
-        self.report_fact(|task| Fact::ValueCallStarted {
-            task,
-            resource,
-            verb,
-            step,
+    fn report_value_call(&self, step: &Step, operation: ValueStep) {
+        let client = self.process.client;
+        let change_step = self.process.shared.world().step_of(client);
+        self.report_fact(|task| Fact::Value {
+            resource: step.resource.into(),
+            operation: Some(operation),
+            event: operation.called(client, task, change_step),
         });
     }
 
-    fn report_result(&self, step: &Step, result: ValueResult) {
-        let (client, resource) = (self.process.client, usize::from(step.resource));
+    fn report_result(&self, step: &Step, operation: ValueStep, result: ValueResult) {
+        let resource = usize::from(step.resource);
         self.trace(|client| {
             format!("client {client} gets {result:?} for the value of r{resource}")
         });
-        self.report_fact(|task| Fact::ValueCallReturned {
-            client,
-            task,
+        self.report_fact(|task| Fact::Value {
             resource,
-            result,
+            operation: Some(operation),
+            event: ValueEvent::Returned(task as u64, result),
         });
-        let units = match step.kind {
-            Kind::Value(ValueStep::Take(units)) => units.into(),
+        let units = match operation {
+            ValueStep::Take(units) => units.into(),
             _ => 0,
         };
         let coverage = &mut self.process.shared.world().observer.coverage;

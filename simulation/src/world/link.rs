@@ -12,6 +12,7 @@ use std::sync::{Arc, MutexGuard};
 use quorate::Instant;
 use quorate::node::{Node, Reply, Request};
 use quorate::testing::{Driver, Stage, Wants};
+use quorate_promises::ValueEvent;
 
 use super::stream::StreamState;
 use super::{Event, Shared, UnlockedWork, World};
@@ -180,11 +181,10 @@ impl World {
             history.record_sent(self.now, &sender, self.links[index].master, request);
         }
         if let Request::Write { claim, token, .. } = request {
-            let (resource, token) = (place_of_key(claim.key()), *token);
-            let fact = Fact::WriteSent {
-                task,
-                resource,
-                token,
+            let fact = Fact::Value {
+                resource: place_of_key(claim.key()),
+                operation: None,
+                event: ValueEvent::Written(task as u64, *token),
             };
             self.observer.report_fact(self.now, &fact);
         }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use quorate::node::{
     Answer, Ended, Extended, Fault, KeyState, Node, Phase, Reply, ReplySink, Request,
 };
+use quorate_promises::ValueEvent;
 
 use super::{Shared, World};
 use crate::facts::{Fact, short_hex};
@@ -168,11 +169,10 @@ impl World {
                 value,
             } => {
                 let bytes = value.bytes.as_deref().unwrap_or_default();
-                let resource = place_of_key(claim.key());
-                let fact = Fact::StoreWriteSent {
-                    resource,
-                    token: *token,
-                    bytes,
+                let fact = Fact::Value {
+                    resource: place_of_key(claim.key()),
+                    operation: None,
+                    event: ValueEvent::Stored(*token, bytes),
                 };
                 self.observer.report_fact(now, &fact);
             }
