@@ -215,7 +215,9 @@ mod tests {
     #[test]
     fn every_rule_and_scenario_that_the_list_names_exists() {
         let mut rules = quoted_behind("simulation/src/checks/*.rs", "RULE: &'static str = \"");
-        rules.extend(quoted_behind("simulation/src/checks/mod.rs", ": &str = \""));
+        for prefix in [": &str = \"", ", \""] {
+            rules.extend(quoted_behind("simulation/src/checks/mod.rs", prefix));
+        }
         let replay = targets::root().join("model/src/replay.rs");
         let replay = fs::read_to_string(replay).expect("the file");
         let scenarios = quoted_behind("simulation/src/hand_written.rs", "name: \"");

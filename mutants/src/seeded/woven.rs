@@ -18,6 +18,32 @@ use crate::weave::{Wrap, weave};
 /// The file in which the function that asks for the active bug is defined.
 const ROOT_MODULE: &str = "src/lib.rs";
 
+/// The files with the version of the packages.
+const WITH_VERSIONS: [&str; 2] = ["Cargo.toml", "Cargo.lock"];
+
+/// Returns the text of one of the files [`WITH_VERSIONS`] with another version of the packages of this repository, which
+/// fulfils the same requirements.
+fn with_other_version(text: &str) -> String {
+    let version = concat!("version = \"", env!("CARGO_PKG_VERSION"), "\"\n");
+    let other = concat!(
+        "version = \"",
+        env!("CARGO_PKG_VERSION"),
+        "+seeded-bugs\"\n"
+    );
+    let mut previous_line = "";
+    let lines = text.split_inclusive('\n').map(|line| {
+        let is_ours = previous_line.starts_with("name = \"quorate")
+            || previous_line.starts_with("[workspace.package]");
+        previous_line = line;
+        if is_ours && line == version {
+            other
+        } else {
+            line
+        }
+    });
+    lines.collect()
+}
+
 /// The bodies of one function: the original one, and the changes of each bug by its number.
 struct Function {
     body: Body,
@@ -32,14 +58,21 @@ pub(super) fn build(root: &Path, bugs: &[SeededBug]) -> Result<PathBuf> {
     let changes = bugs.iter().flat_map(|bug| &bug.change);
     let mut changed: BTreeSet<&str> = changes.map(|change| &*change.file).collect();
     changed.insert(ROOT_MODULE);
-    let unchanged = files.iter().filter(|file| !changed.contains(file.as_str()));
+    let is_written_later = |file: &str| changed.contains(file) || WITH_VERSIONS.contains(&file);
+    let unchanged = files.iter().filter(|file| !is_written_later(file));
     copy_files(root, &copy, unchanged)?;
     remove_others(&copy, &files)?;
     for file in changed {
         let text = fs::read_to_string(root.join(file)).context(file.to_owned())?;
         write(&copy.join(file), weave_file(file, &text, bugs)?.as_bytes())?;
     }
-    // Share the folder of the other builds, so that the crates of other projects are built once.
+    for file in WITH_VERSIONS {
+        let text = fs::read_to_string(root.join(file)).context(file)?;
+        write(&copy.join(file), with_other_version(&text).as_bytes())?;
+    }
+    // Share the folder of the other builds, so that the crates of other projects are built once. The packages of the
+    // copy have a version of their own. Otherwise cargo would take what it has built from the copy for the same
+    // packages of the repository, and a release could contain seeded bugs.
     let build_folder = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let build_folder = root.join(build_folder.unwrap_or_else(|| "target".into()));
     let (mut programs, errors) = cargo(
@@ -154,6 +187,24 @@ mod tests {
             change: changes.iter().map(change).collect(),
             world: false,
             caught: Vec::new(),
+        }
+    }
+
+    /// If a line had another form, the copy would silently share its builds with the repository.
+    #[test]
+    fn all_packages_of_the_copy_have_another_version() {
+        for file in WITH_VERSIONS {
+            let text = fs::read_to_string(targets::root().join(file)).expect("the file must exist");
+            let changed = with_other_version(&text);
+            let count = changed.matches("+seeded-bugs").count();
+            let expected = match file {
+                "Cargo.toml" => 1,
+                _ => text.matches("\nname = \"quorate").count(),
+            };
+            assert!(
+                count == expected && count > 0,
+                "{file}: {count} of {expected}"
+            );
         }
     }
 
