@@ -22,11 +22,11 @@ mod master_queue;
 mod notes;
 mod order;
 mod permit_queue;
+mod queued_waiters;
 mod renewed_locks;
 mod risk_notice;
 mod stays_released;
 mod value_requests;
-mod waiter_sets;
 
 pub use call_duration::Lateness;
 pub(crate) use healing::Healing;

@@ -7,12 +7,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use quorate_promises::Line;
-
 use super::groups::{class_on, has_marker_of};
 use super::master_queue::MasterQueue;
-use super::waiter_sets::WaiterSets;
-use crate::change_plan::is_majority;
+use super::queued_waiters::QueuedWaiters;
 use crate::check::{Check, Moment};
 use crate::facts::{Believer, Call, Fact, Verb};
 use crate::kind::Class;
@@ -22,16 +19,11 @@ use quorate::node::{Answer, Claim, Class as NodeClass, Fairness, Ticket};
 
 pub(crate) struct Order {
     is_fair: bool,
-    waiter_sets: WaiterSets,
     /// The queue on each master, by resource, computed from the requests that the master has executed.
     queues: Vec<[MasterQueue; RESOURCES]>,
-    /// The masters on which each waiter is queued (bit n is master n), by resource and waiter.
-    queued_masters: HashMap<(usize, Arc<str>), u16>,
-    /// The waiters that a majority has queued, by resource, each with the number of the event at which the
-    /// majority was reached. Waiters for a reader's lock are in `queued_readers` instead.
-    queued_waiters: [Line<Arc<str>>; RESOURCES],
-    /// The waiters for a reader's lock that are queued on a majority, by resource. Other readers may overtake them.
-    queued_readers: [Line<Arc<str>>; RESOURCES],
+    /// The waiters that are queued for each resource. The waiters for a reader's lock have queues of their own, after all
+    /// others (see `queue_of`), because other readers may overtake them.
+    queued_waiters: QueuedWaiters<{ 2 * RESOURCES }>,
     /// The shared holds that a master has granted, by master, resource and lock value. If a master grants one of these
     /// holds again, the second grant is only a repetition.
     granted_holds: HashSet<(usize, usize, [u8; 32])>,
@@ -55,11 +47,8 @@ impl Order {
         let masters = scenario.masters.len();
         Self {
             is_fair: scenario.settings.fair && scenario.settings.fencing,
-            waiter_sets: WaiterSets::new(scenario),
             queues: (0..masters).map(|_| Default::default()).collect(),
-            queued_masters: HashMap::new(),
-            queued_waiters: Default::default(),
-            queued_readers: Default::default(),
+            queued_waiters: QueuedWaiters::new(scenario),
             granted_holds: HashSet::new(),
             acquire_calls: HashMap::new(),
             judged_cases: 0,
@@ -77,37 +66,16 @@ impl Order {
         let rank = (ticket.number, queue_name(ticket, is_reader));
         let until_ms = now_ms + ticket.heartbeat.as_nanos().div_ceil(1_000_000) as u64;
         self.queues[master][resource].enqueue(rank, until_ms, now_ms);
-        self.record_queued(event, (master, resource), ticket, is_reader);
-    }
-
-    /// Records that a waiter is queued on this master. When a majority has queued the waiter, adds the waiter to
-    /// `queued_waiters` or `queued_readers`.
-    fn record_queued(
-        &mut self,
-        event: u64,
-        (master, resource): (usize, usize),
-        ticket: &Ticket,
-        is_reader: bool,
-    ) {
-        let key = (resource, ticket.waiter.clone());
-        let masters = self.queued_masters.entry(key).or_default();
-        let masters_before = *masters;
-        *masters |= 1 << master;
-        let sets = self.waiter_sets.sets(&ticket.waiter);
-        if !is_majority(masters_before, sets) && is_majority(*masters, sets) {
-            let waiters = if is_reader {
-                &mut self.queued_readers
-            } else {
-                &mut self.queued_waiters
-            };
-            waiters[resource].stands(ticket.waiter.clone(), event);
-        }
+        let queue = queue_of(resource, is_reader);
+        self.queued_waiters
+            .enqueue(event, master, queue, &ticket.waiter);
     }
 
     fn dequeue(&mut self, resource: usize, waiter: &Arc<str>) {
-        self.queued_masters.remove(&(resource, waiter.clone()));
-        self.queued_waiters[resource].leaves(waiter);
-        self.queued_readers[resource].leaves(waiter);
+        for is_reader in [false, true] {
+            let queue = queue_of(resource, is_reader);
+            self.queued_waiters.dequeue(queue, waiter);
+        }
     }
 
     /// Returns an error if a client obtained the lock although another waiter had been queued on a majority before the
@@ -133,10 +101,11 @@ impl Order {
             return Ok(());
         }
         for resource in believer.scope.resources() {
-            let waiters = &self.queued_waiters[resource];
+            let waiters = self.queued_waiters.line(queue_of(resource, false));
+            let readers = self.queued_waiters.line(queue_of(resource, true));
             self.judged_cases += u64::from(waiters.first().is_some());
             let overtaken_waiter = waiters.passed(call.first_event);
-            let overtaken_reader = self.queued_readers[resource].passed(call.first_event);
+            let overtaken_reader = readers.passed(call.first_event);
             let overtaken =
                 overtaken_waiter.or(overtaken_reader.filter(|_| believer.scope.class.is_none()));
             if let Some(overtaken) = overtaken {
@@ -226,6 +195,11 @@ impl Order {
     }
 }
 
+/// The queue of a resource in `Order::queued_waiters`.
+fn queue_of(resource: usize, is_reader: bool) -> usize {
+    resource + if is_reader { RESOURCES } else { 0 }
+}
+
 /// The suffix of the name under which a waiter for a reader's lock is queued.
 const READER: &str = ":r";
 
@@ -261,7 +235,7 @@ impl Check for Order {
                 task,
                 claim,
             } => {
-                self.waiter_sets.record_attempt(*client, ticket(claim));
+                self.queued_waiters.record_attempt(*client, ticket(claim));
                 let call = self.acquire_calls.entry(*task).or_insert(AcquireCall {
                     first_event: moment.event,
                     waiter: None,
@@ -279,7 +253,9 @@ impl Check for Order {
                     let resource = place_of_key(key);
                     let is_reader = class_on(claim, resource) == Some(&NodeClass::Shared);
                     if let Some(ticket) = ticket(claim) {
-                        self.record_queued(moment.event, (*master, resource), ticket, is_reader);
+                        let queue = queue_of(resource, is_reader);
+                        let waiters = &mut self.queued_waiters;
+                        waiters.enqueue(moment.event, *master, queue, &ticket.waiter);
                     }
                 }
             }

@@ -8,12 +8,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use quorate_promises::Line;
-
 use super::master_queue::MasterQueue;
 use super::order::ticket;
-use super::waiter_sets::WaiterSets;
-use crate::change_plan::is_majority;
+use super::queued_waiters::QueuedWaiters;
 use crate::check::{Check, Moment};
 use crate::facts::{Believer, Call, Fact, Verb};
 use crate::kind::Kind;
@@ -23,16 +20,12 @@ use quorate::node::{Answer, Ticket};
 
 pub(crate) struct PermitQueue {
     applies: bool,
-    waiter_sets: WaiterSets,
     /// The queue on each master, by semaphore, computed from the requests that the master has executed.
     queues: Vec<[MasterQueue; SEMAPHORES]>,
     /// The masters that have restarted (bit n is master n). After a restart, a master's queue may differ from `queues`.
     restarted_masters: u16,
-    /// The masters on which each waiter is queued (bit n is master n), by semaphore and waiter.
-    queued_masters: HashMap<(usize, Arc<str>), u16>,
-    /// The waiters that a majority has queued, by semaphore, each with the number of the event at which the
-    /// majority was reached.
-    queued_waiters: [Line<Arc<str>>; SEMAPHORES],
+    /// The waiters that are queued for each semaphore.
+    queued_waiters: QueuedWaiters<SEMAPHORES>,
     /// For each task that asks for a permit: the number of the event at which its first attempt began, and its name in
     /// the queue.
     acquire_calls: HashMap<usize, (u64, Option<Arc<str>>)>,
@@ -45,11 +38,9 @@ impl PermitQueue {
         let takes_permits = scenario.has_kind(|kind| matches!(kind, Kind::Permit(_)));
         Self {
             applies: takes_permits && scenario.settings.fair && scenario.settings.fencing,
-            waiter_sets: WaiterSets::new(scenario),
             queues: (0..masters).map(|_| Default::default()).collect(),
             restarted_masters: 0,
-            queued_masters: HashMap::new(),
-            queued_waiters: Default::default(),
+            queued_waiters: QueuedWaiters::new(scenario),
             acquire_calls: HashMap::new(),
             judged_cases: 0,
         }
@@ -65,27 +56,8 @@ impl PermitQueue {
         let until_ms = now_ms + ticket.heartbeat.as_nanos().div_ceil(1_000_000) as u64;
         let rank = (ticket.number, ticket.waiter.clone());
         self.queues[master][semaphore].enqueue(rank, until_ms, now_ms);
-        self.record_queued(event, (master, semaphore), ticket);
-    }
-
-    /// Records that a waiter is queued on this master. When a majority has queued the waiter, adds the waiter to
-    /// `queued_waiters`.
-    fn record_queued(&mut self, event: u64, (master, semaphore): (usize, usize), ticket: &Ticket) {
-        let masters = self
-            .queued_masters
-            .entry((semaphore, ticket.waiter.clone()))
-            .or_default();
-        let masters_before = *masters;
-        *masters |= 1 << master;
-        let sets = self.waiter_sets.sets(&ticket.waiter);
-        if !is_majority(masters_before, sets) && is_majority(*masters, sets) {
-            self.queued_waiters[semaphore].stands(ticket.waiter.clone(), event);
-        }
-    }
-
-    fn dequeue(&mut self, semaphore: usize, waiter: &Arc<str>) {
-        self.queued_masters.remove(&(semaphore, waiter.clone()));
-        self.queued_waiters[semaphore].leaves(waiter);
+        self.queued_waiters
+            .enqueue(event, master, semaphore, &ticket.waiter);
     }
 
     /// Handles a master's reply to a client that asks for a slot.
@@ -151,9 +123,9 @@ impl PermitQueue {
             return Ok(());
         };
         if let Some(waiter) = &waiter {
-            self.dequeue(semaphore, waiter);
+            self.queued_waiters.dequeue(semaphore, waiter);
         }
-        match self.queued_waiters[semaphore].passed(first_event) {
+        match self.queued_waiters.line(semaphore).passed(first_event) {
             Some(overtaken) if moment.promises.order => Err(format!(
                 "client {} acquired a permit of r{semaphore} before the waiter {overtaken}, which was queued on a \
                  majority of masters before the client's first attempt",
@@ -175,7 +147,7 @@ impl Check for PermitQueue {
                 task,
                 claim,
             } if claim.permit().is_some() => {
-                self.waiter_sets.record_attempt(*client, ticket(claim));
+                self.queued_waiters.record_attempt(*client, ticket(claim));
                 let attempt = self
                     .acquire_calls
                     .entry(*task)
@@ -194,14 +166,15 @@ impl Check for PermitQueue {
             Fact::WaiterQueued { master, claim } => {
                 let semaphore = semaphore_of_key(claim.key());
                 if let (Some(ticket), Some(semaphore)) = (ticket(claim), semaphore) {
-                    self.record_queued(moment.event, (*master, semaphore), ticket);
+                    let waiters = &mut self.queued_waiters;
+                    waiters.enqueue(moment.event, *master, semaphore, &ticket.waiter);
                 }
             }
             Fact::WaiterLeft { master, claim } => {
                 let semaphore = semaphore_of_key(claim.key());
                 if let (Some(ticket), Some(semaphore)) = (ticket(claim), semaphore) {
                     self.queues[*master][semaphore].dequeue(&ticket.waiter);
-                    self.dequeue(semaphore, &ticket.waiter);
+                    self.queued_waiters.dequeue(semaphore, &ticket.waiter);
                 }
             }
             Fact::MasterRestarted { master, .. } => {
