@@ -143,7 +143,7 @@ pub enum ValueEvent<'a> {
         task: u64,
         /// The name of the caller in a breach.
         caller: Party,
-        /// What the task asks for.
+        /// The request of the task.
         call: ValueCall,
         /// How far the client is in a change of the masters. At an odd step, it also uses masters to which the value may
         /// not have been copied yet.
@@ -217,7 +217,7 @@ pub enum Event<'a> {
     Value {
         /// The resource.
         place: u64,
-        /// What happens.
+        /// The event.
         event: ValueEvent<'a>,
     },
     /// A master has restarted.

@@ -24,7 +24,7 @@ pub struct Values {
     answers: [u64; 3],
 }
 
-/// What is known about the masters.
+/// The facts that are known about the masters.
 #[derive(Clone, Copy, Debug, Default)]
 struct Masters {
     /// The smallest number of masters with lost data after which a client may create a value a second time; `None` if the
@@ -46,9 +46,9 @@ struct Value {
     requested_units: u64,
     /// The smallest number of units that a call has reported as left.
     fewest_left: Option<u64>,
-    /// Who took each unit. Units are numbered from zero.
+    /// The task that took each unit. Units are numbered from zero.
     takers: HashMap<u64, Party>,
-    /// Who did the work of each period. A period is named by the bytes that the client wrote into the record.
+    /// The task that did the work of each period. A period is named by the bytes that the client wrote into the record.
     workers: HashMap<Vec<u8>, Party>,
     /// The bytes that some master has stored, by fencing token.
     stored: HashMap<u64, Vec<u8>>,

@@ -1,4 +1,4 @@
-//! What happens to the quotas of a chaos run, for the checker of values in `quorate-promises`. The workload `prizes` takes
+//! The events of the quotas in a chaos run, for the checker of values in `quorate-promises`. The workload `prizes` takes
 //! one unit at a time.
 
 use quorate_promises::{Party, ValueCall, ValueEvent, ValueResult};

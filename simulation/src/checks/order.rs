@@ -71,6 +71,19 @@ impl Order {
             .enqueue(event, master, queue, &ticket.waiter);
     }
 
+    /// Records that a master has put the waiter of a claim into the queue of each of its resources.
+    fn record_waiter(&mut self, event: u64, master: usize, claim: &Claim) {
+        for key in claim.keys().filter(|_| !replaces_own_lock(claim)) {
+            let resource = place_of_key(key);
+            let is_reader = class_on(claim, resource) == Some(&NodeClass::Shared);
+            if let Some(ticket) = ticket(claim) {
+                let queue = queue_of(resource, is_reader);
+                let waiters = &mut self.queued_waiters;
+                waiters.enqueue(event, master, queue, &ticket.waiter);
+            }
+        }
+    }
+
     fn dequeue(&mut self, resource: usize, waiter: &Arc<str>) {
         for is_reader in [false, true] {
             let queue = queue_of(resource, is_reader);
@@ -249,15 +262,7 @@ impl Check for Order {
                 ..
             } if *resource < RESOURCES => return self.check_acquire(moment, fact),
             Fact::WaiterQueued { master, claim } if semaphore_of_key(claim.key()).is_none() => {
-                for key in claim.keys().filter(|_| !replaces_own_lock(claim)) {
-                    let resource = place_of_key(key);
-                    let is_reader = class_on(claim, resource) == Some(&NodeClass::Shared);
-                    if let Some(ticket) = ticket(claim) {
-                        let queue = queue_of(resource, is_reader);
-                        let waiters = &mut self.queued_waiters;
-                        waiters.enqueue(moment.event, *master, queue, &ticket.waiter);
-                    }
-                }
+                self.record_waiter(moment.event, *master, claim);
             }
             // An extension may restore a lost shared hold. Count this hold as granted.
             Fact::RequestExecuted {
