@@ -42,28 +42,10 @@ flaws! {
     /// If no connected client uses only the old masters, the operator lets the new masters vote immediately.
     /// Disconnected clients of the old masters may still hold locks.
     LeftoverLock = "leftover-lock",
-    /// Masters ignore the fencing counters that the operator copies to them.
-    NoCarry = "no-carry",
-    /// The operator reads the fencing counters for the new masters too early: the old masters still vote for their
-    /// clients, and may still raise the counters.
-    CarryBeforeClose = "carry-before-close",
-    /// The operator reads each fencing counter for the new masters from only one old master: the one on which the counter
-    /// is smallest.
-    CarryMinority = "carry-minority",
-    /// The operator closes only one old master, but considers all old masters closed. (A closed master does not vote
-    /// for clients that use only the old masters.)
-    CloseMinority = "close-minority",
-    /// The operator lets the new masters vote immediately, without waiting until the locks of the old masters' clients
-    /// have expired.
-    OpenWithoutWait = "open-without-wait",
-    /// The operator does not close the connections of clients that a master no longer admits.
-    MarkWithoutKill = "mark-without-kill",
     /// A dead master is replaced immediately by reconfiguring the clients, without an operator.
     ReplaceDeadAtOnce = "replace-dead-at-once",
     /// A dead master is replaced by reconfiguring the clients, without an operator. Later the dead master starts again.
     DeadComesBack = "dead-comes-back",
-    /// Masters report to the operator that they store no values. So the operator copies no values to the new masters.
-    ValuesLeftBehind = "values-left-behind",
     /// The operator copies a value that it has read from a single master, instead of a value on which a majority
     /// agrees.
     CarryOneShown = "carry-one-shown",

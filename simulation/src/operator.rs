@@ -338,7 +338,7 @@ impl Operator {
 
 impl Operator {
     /// Whether the operator waits until the locks of the old masters' clients have expired, before it lets the new
-    /// masters vote. Only two seeded bugs (`OpenWithoutWait` and `LeftoverLock`) skip this wait.
+    /// masters vote. Only the seeded bug `LeftoverLock` skips this wait.
     fn must_wait(&self, survey: &Survey) -> bool {
         let old_client_count = |survey: &Survey| {
             let masters = survey.masters.iter().filter(|master| master.is_old);
@@ -348,10 +348,6 @@ impl Operator {
             );
             old_clients.count()
         };
-        match self.flaw {
-            Some(Flaw::OpenWithoutWait) => false,
-            Some(Flaw::LeftoverLock) => old_client_count(survey) > 0,
-            _ => true,
-        }
+        self.flaw != Some(Flaw::LeftoverLock) || old_client_count(survey) > 0
     }
 }

@@ -7,7 +7,6 @@ mod ages;
 mod arguments;
 mod deletion;
 mod event;
-mod false_replies;
 mod faults;
 mod force_release;
 mod foreign_key;
@@ -39,7 +38,6 @@ use quorate::runtime::BoxFuture;
 
 pub(crate) use event::Event;
 use event::ScheduledEvent;
-use false_replies::FalseReplies;
 use link::DriverCall;
 pub(crate) use link::Link;
 use markers::MarkerCheck;
@@ -323,8 +321,6 @@ pub(crate) struct World {
     /// For seeded bugs that replace a master without an operator: the true time at which that master died. `None`
     /// before its death.
     dead_since: Option<u64>,
-    /// The effects of seeded bugs on what masters reply to operators, by master.
-    false_replies: Vec<FalseReplies>,
     /// Whether the operator is removing a stored value. While it is, the seeded bug `CarryWithoutLock` is switched off.
     pub(crate) is_operator_removing: bool,
     /// The spawned tasks that the executor has not taken yet.
@@ -385,7 +381,6 @@ impl World {
             outdated_markers: vec![None; scenario.masters.len()],
             guard_ends: vec![None; scenario.masters.len()],
             dead_since: None,
-            false_replies: vec![FalseReplies::default(); scenario.masters.len()],
             is_operator_removing: false,
             spawned_tasks: Vec::new(),
             observer: RunObserver::new(&scenario, run_options),

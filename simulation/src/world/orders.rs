@@ -1,31 +1,20 @@
 //! The commands of operators, as a simulated server executes them.
 //!
 //! The library's server half parses the commands, and executes them in the master's memory. This file adds the faults of
-//! the server, and reports the changes to the checkers. Some seeded bugs change the replies that operators get.
-
-use std::time::Duration;
+//! the server, and reports the changes to the checkers.
 
 use quorate::node::Fault;
-use quorate::node::memory::Master;
 use quorate::testing::server_half::{self, OperatorCommand};
 use quorate::testing::{OperatorScript, Script};
 
 use super::World;
 use super::arguments::parse_number;
-use super::markers::MARKER_KEY;
 use super::net::Conn;
 use crate::clock::MS;
 use crate::facts::LockState;
 use crate::flaw::Flaw;
 use crate::happening::Happening;
-use crate::locker::{PLACES, key_of_place};
 use crate::scenario::Refusal;
-
-/// The prefix of the keys of fencing counters.
-const COUNTER_PREFIX: &[u8] = b"quorate:fence:";
-
-/// The prefix of the keys of values under locks.
-const VALUE_PREFIX: &[u8] = b"quorate:value:";
 
 /// Returns the index of an operator's script in the list of the scripts that a master has loaded.
 fn index_of(script: OperatorScript) -> usize {
@@ -46,11 +35,6 @@ impl World {
         out: &mut Vec<u8>,
     ) {
         let master = self.conns[conn].master;
-        if self.flaw == Some(Flaw::CarryBeforeClose) {
-            let memory = &self.masters[master].memory;
-            let early_memory = &mut self.false_replies[master].early_memory;
-            early_memory.get_or_insert_with(|| memory.clone());
-        }
         if matches!(words, [b"EVALSHA" | b"SET", ..]) && self.refuses_operator(conn, out) {
             return;
         }
@@ -107,9 +91,6 @@ impl World {
     fn execute_order(&mut self, conn: usize, command: &OperatorCommand<'_>, out: &mut Vec<u8>) {
         let master = self.conns[conn].master;
         let now_us = self.masters[master].clock_us(self.now);
-        if let Some(mut false_memory) = self.false_memory(conn, command) {
-            return command.execute(&mut false_memory, now_us, out);
-        }
         match command {
             OperatorCommand::RaiseMarker { number, .. } => {
                 let marker_before = self.masters[master].marker(now_us).map(str::to_owned);
@@ -128,68 +109,9 @@ impl World {
         }
     }
 
-    /// For seeded bugs: the memory on which a command is executed instead of the master's memory.
-    fn false_memory(&mut self, conn: usize, command: &OperatorCommand<'_>) -> Option<Master> {
-        let master = self.conns[conn].master;
-        let is_about = |prefix: &[u8]| match command {
-            OperatorCommand::Read(key) | OperatorCommand::List(key) => key.starts_with(prefix),
-            _ => false,
-        };
-        match self.flaw? {
-            Flaw::NoCarry if matches!(command, OperatorCommand::RaiseCounters(_)) => {
-                Some(Master::default())
-            }
-            Flaw::ValuesLeftBehind if is_about(VALUE_PREFIX) => Some(Master::default()),
-            Flaw::CarryMinority if is_about(COUNTER_PREFIX) => {
-                Some(self.memory_with_smallest_counters(conn))
-            }
-            Flaw::CarryBeforeClose if is_about(COUNTER_PREFIX) => {
-                self.false_replies[master].early_memory.clone()
-            }
-            Flaw::CloseMinority => self.memory_with_false_marker(conn, command),
-            _ => None,
-        }
-    }
-
-    /// For the seeded bug `CloseMinority`: the operator closes only the first of the old masters, but takes all of them
-    /// for closed.
-    fn memory_with_false_marker(
-        &mut self,
-        conn: usize,
-        command: &OperatorCommand<'_>,
-    ) -> Option<Master> {
-        let master = self.conns[conn].master;
-        match command {
-            OperatorCommand::RaiseMarker { number, print, .. } if number % 4 == 1 => {
-                let client = self.links[self.conns[conn].link].client;
-                let masters = self.masters_at_step(self.step_of(client)).all_masters();
-                let marker = (*number, format!("{number} {print}"));
-                let false_marker = &mut self.false_replies[master].marker;
-                *false_marker = (masters.first() != Some(&master)).then_some(marker);
-                false_marker.is_some().then(Master::default)
-            }
-            OperatorCommand::Read(MARKER_KEY) => {
-                let marker = self.false_marker(master)?;
-                let mut memory = Master::default();
-                memory.put_text(0, MARKER_KEY, marker.as_bytes(), None);
-                Some(memory)
-            }
-            _ => None,
-        }
-    }
-
-    /// For the seeded bug `CloseMinority`: the generation marker that the operator takes for written on this master,
-    /// although it is not; `None` if there is no such marker, or if the master has a later one by now.
-    fn false_marker(&self, master: usize) -> Option<&str> {
-        let (number, marker) = self.false_replies[master].marker.as_ref()?;
-        (self.marker_number(master) < *number).then_some(marker)
-    }
-
     /// Closes a connection for an operator. Returns true if there was such a connection.
     fn kill_for_operator(&mut self, master: usize, id: u64) -> bool {
-        let is_skipped =
-            self.flaw == Some(Flaw::MarkWithoutKill) || self.false_marker(master).is_some();
-        if is_skipped || !self.kill_connection(master, id) {
+        if !self.kill_connection(master, id) {
             return false;
         }
         self.conns[id as usize - 1].is_killed_by_operator = true;
@@ -243,31 +165,6 @@ impl World {
             )
         };
         open_connections.map(format_line).collect()
-    }
-
-    /// For the seeded bug `CarryMinority`: the memory of a master without the fencing counters that are smaller on another
-    /// old master. So the operator reads each counter from only one old master: the one with the smallest counter.
-    fn memory_with_smallest_counters(&self, conn: usize) -> Master {
-        let (master, client) = (
-            self.conns[conn].master,
-            self.links[self.conns[conn].link].client,
-        );
-        let [old_masters, _] = self.masters_at_step(self.step_of(client)).sets();
-        let counter_on = |master: &usize, key: &[u8]| {
-            let master = &self.masters[*master];
-            master.memory.peek(master.clock_us(self.now), key).counter
-        };
-        let mut memory = self.masters[master].memory.clone();
-        for place in 0..PLACES {
-            let key = key_of_place(place as u8).as_bytes();
-            let old_masters =
-                (0..self.masters.len()).filter(|master| old_masters >> master & 1 == 1);
-            if old_masters.min_by_key(|master| counter_on(master, key)) != Some(master) {
-                let counter_key = [COUNTER_PREFIX, key].concat();
-                memory.put_text(0, &counter_key, b"", Some(Duration::ZERO));
-            }
-        }
-        memory
     }
 
     fn raise_counters(&mut self, index: usize, command: &OperatorCommand<'_>, out: &mut Vec<u8>) {
