@@ -9,6 +9,26 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
+use crate::history::{Class, Hold, Party};
+
+/// The facts about a hold that a breach needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) party: Party,
+    pub(crate) class: Class,
+    pub(crate) token: Option<u64>,
+}
+
+impl Holder {
+    pub(crate) fn of(hold: &Hold<'_>) -> Self {
+        Self {
+            party: Party::of(hold),
+            class: hold.class,
+            token: hold.token,
+        }
+    }
+}
+
 /// A client's belief that it holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Belief<I> {

@@ -1,8 +1,8 @@
 //! The promise "one holder": at most one client at a time believes that it holds a resource. Holds of one class
 //! (readers, or one owner) may share a resource.
 
-use crate::believers::{Belief, Believers, Overlap};
-use crate::history::{Assumption, Breach, Class, Event, Hold, Moment, Party, Promise};
+use crate::believers::{Belief, Believers, Holder, Overlap};
+use crate::history::{Assumption, Breach, Event, Moment, Promise};
 
 /// The checker of the promise "one holder".
 #[derive(Debug, Default)]
@@ -11,37 +11,17 @@ pub struct Exclusion {
     judged: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Holder {
-    id: u64,
-    client: u64,
-    class: Class,
-    token: Option<u64>,
-}
-
-impl Holder {
-    fn of(hold: &Hold<'_>) -> Self {
-        Self {
-            id: hold.id,
-            client: hold.client,
-            class: hold.class,
-            token: hold.token,
-        }
-    }
-}
-
 fn token_text(token: Option<u64>) -> String {
     token.map_or("no token".to_owned(), |token| format!("token {token}"))
 }
 
 fn breach(place: u64, later: Holder, overlap: &Overlap<Holder>) -> Breach {
     let earlier = overlap.other;
-    let party = |Holder { id, client, .. }| Party::Hold { id, client };
     Breach {
         from: overlap.from,
         to: overlap.to,
         place: Some(place),
-        parties: vec![party(earlier), party(later)],
+        parties: vec![earlier.party, later.party],
         text: format!(
             "$0 and $1 both held $place ({} and {})",
             token_text(earlier.token),
@@ -95,6 +75,7 @@ impl Promise for Exclusion {
 mod tests {
     use super::*;
     use crate::history::testing::{breaches, hold};
+    use crate::history::{Class, Hold};
 
     #[test]
     fn second_holder_is_reported_unless_the_first_hold_is_over() {

@@ -71,7 +71,8 @@ pub struct Hold<'a> {
     pub token: Option<u64>,
     /// The time at which the validity ends, as it is known at the time of the event.
     pub until: u64,
-    /// The text with which the holder describes itself to others; `None` if it does not.
+    /// The text with which the holder describes itself to others; `None` if it does not. It is known only in
+    /// [`Event::Obtained`].
     pub note: Option<&'a str>,
 }
 
@@ -182,6 +183,8 @@ pub enum Event<'a> {
         task: u64,
         /// The number of the client process.
         client: u64,
+        /// How the task wanted to hold the locks.
+        class: Class,
         /// The queues of all locks that the task asked for.
         queues: &'a [Queue],
     },

@@ -1,63 +1,57 @@
 //! The promise of a lock owner: all holds of one owner that exist at the same time have the same fencing token.
 
+use crate::believers::{Belief, Believers, Holder, Overlap};
 use crate::history::{Assumption, Breach, Class, Event, Hold, Moment, Party, Promise};
 
 /// The checker of the promise of a lock owner.
 #[derive(Debug, Default)]
 pub struct OwnerTokens {
-    open: Vec<OwnerHold>,
+    /// The holds of owners, by resource.
+    believers: Believers<u64, Holder>,
     pairs: u64,
     pairs_across_clients: u64,
 }
 
-#[derive(Debug)]
-struct OwnerHold {
-    id: u64,
-    client: u64,
-    class: Class,
-    places: Vec<u64>,
-    token: Option<u64>,
-    until: u64,
-}
-
 impl OwnerTokens {
-    /// Compares a new hold with all other holds of its owner.
+    /// Compares a new hold of a resource with another hold at the same time.
+    fn check_pair(
+        &mut self,
+        place: u64,
+        hold: Holder,
+        overlap: &Overlap<Holder>,
+    ) -> Option<Breach> {
+        let other = overlap.other;
+        if other.class != hold.class {
+            return None;
+        }
+        let client = |party| match party {
+            Party::Hold { client, .. } => Some(client),
+            _ => None,
+        };
+        self.pairs += 1;
+        self.pairs_across_clients += u64::from(client(other.party) != client(hold.party));
+        (other.token != hold.token).then(|| Breach {
+            from: overlap.from,
+            to: overlap.to,
+            place: Some(place),
+            parties: vec![other.party, hold.party],
+            text: format!(
+                "$0 and $1 hold one lock for the same owner, but with different fencing tokens: {:?} and {:?}",
+                other.token, hold.token
+            ),
+            assumption: Assumption::LocksAreKept,
+        })
+    }
+
     fn check_obtained(&mut self, now: u64, hold: &Hold<'_>) -> Vec<Breach> {
         let mut breaches = Vec::new();
-        for other in self.open.iter().filter(|other| other.until > now) {
-            let place = hold
-                .places
-                .iter()
-                .find(|place| other.places.contains(place));
-            let (Some(place), true) = (place, other.class == hold.class && hold.until > now) else {
-                continue;
-            };
-            self.pairs += 1;
-            self.pairs_across_clients += u64::from(other.client != hold.client);
-            if other.token == hold.token {
-                continue;
-            }
-            let (id, client) = (other.id, other.client);
-            breaches.push(Breach {
-                from: now,
-                to: other.until.min(hold.until),
-                place: Some(*place),
-                parties: vec![Party::Hold { id, client }, Party::of(hold)],
-                text: format!(
-                    "$0 and $1 hold one lock for the same owner, but with different fencing tokens: {:?} and {:?}",
-                    other.token, hold.token
-                ),
-                assumption: Assumption::LocksAreKept,
-            });
+        for place in hold.places {
+            let who = Holder::of(hold);
+            let (from, until) = (now, hold.until);
+            let overlaps = self.believers.begins(*place, Belief { who, from, until });
+            let pairs = overlaps.iter();
+            breaches.extend(pairs.filter_map(|overlap| self.check_pair(*place, who, overlap)));
         }
-        self.open.push(OwnerHold {
-            id: hold.id,
-            client: hold.client,
-            class: hold.class,
-            places: hold.places.to_vec(),
-            token: hold.token,
-            until: hold.until,
-        });
         breaches
     }
 }
@@ -69,12 +63,16 @@ impl Promise for OwnerTokens {
                 return self.check_obtained(moment.time, hold);
             }
             Event::Extended(hold) => {
-                let own = self.open.iter_mut().find(|open| open.id == hold.id);
-                if let Some(own) = own {
-                    own.until = hold.until;
+                for place in hold.places {
+                    let (who, until) = (Holder::of(hold), hold.until);
+                    self.believers.moves(place, who, moment.time, until);
                 }
             }
-            Event::Ended(hold) => self.open.retain(|open| open.id != hold.id),
+            Event::Ended(hold) => {
+                for place in hold.places {
+                    self.believers.ends(place, Holder::of(hold));
+                }
+            }
             _ => {}
         }
         Vec::new()

@@ -7,8 +7,8 @@ use crate::history::{Assumption, Breach, Event, Hold, Moment, Party, Permit, Pro
 /// The checker of the promise of a semaphore.
 #[derive(Debug, Default)]
 pub struct Permits {
-    /// The holds of each semaphore, as pairs of the hold and its client.
-    believers: Believers<u64, (u64, u64)>,
+    /// The holds of each semaphore.
+    believers: Believers<u64, Party>,
     most_at_once: usize,
     judged: u64,
 }
@@ -19,17 +19,14 @@ impl Permits {
         now: u64,
         hold: &Hold<'_>,
         permit: Permit,
-        others: &[Overlap<(u64, u64)>],
+        others: &[Overlap<Party>],
     ) -> Option<Breach> {
         let holders = others.len() + usize::from(hold.until > now);
         self.most_at_once = self.most_at_once.max(holders);
         if holders as u64 <= permit.permits {
             return None;
         }
-        let other_parties = others.iter().map(|overlap| {
-            let (id, client) = overlap.other;
-            Party::Hold { id, client }
-        });
+        let other_parties = others.iter().map(|overlap| overlap.other);
         let first_end = others.iter().map(|overlap| overlap.to).min();
         Some(Breach {
             from: now,
@@ -67,7 +64,7 @@ impl Promise for Permits {
         let Some(permit) = hold.permit else {
             return Vec::new();
         };
-        let (semaphore, who) = (permit.semaphore, (hold.id, hold.client));
+        let (semaphore, who) = (permit.semaphore, Party::of(hold));
         let (from, until) = (moment.time, hold.until);
         let (slot, others) = match event {
             Event::Obtained(_) => {

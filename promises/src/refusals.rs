@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::history::{Assumption, Breach, Event, Moment, Party, Promise, Queue};
+use crate::history::{Assumption, Breach, Class, Event, Moment, Party, Promise, Queue};
 
 /// The checker of the promise that every refusal has a cause.
 #[derive(Debug)]
@@ -20,23 +20,34 @@ pub struct Refusals {
 /// The traces of all tasks in one lock.
 #[derive(Debug, Default)]
 struct Traces {
-    holders: Vec<u64>,
+    /// The holds, each with its class.
+    holders: Vec<(u64, Class)>,
     /// The time at which a hold last ended.
     last_end: Option<u64>,
-    /// The time at which each task last asked for the lock, or sent a request for it.
-    last_tries: HashMap<u64, u64>,
+    /// The last task that asked for the lock or sent a request for it, and the last other one; each with the time.
+    last_tries: [Option<(u64, u64)>; 2],
     /// The tasks that ask for the lock now.
     asking: Vec<u64>,
 }
 
 impl Traces {
-    /// Whether another task may have had keys in this lock after the time `since`.
-    fn has_cause(&self, task: u64, since: u64) -> bool {
-        let is_recent = |(other, last_try): (&u64, &u64)| *other != task && *last_try >= since;
-        !self.holders.is_empty()
+    fn record_try(&mut self, task: u64, now: u64) {
+        let [last, other] = &mut self.last_tries;
+        if last.is_some_and(|(last, _)| last != task) {
+            *other = *last;
+        }
+        *last = Some((task, now));
+    }
+
+    /// Whether another task may have had keys in this lock after the time `since`, with which a hold of this class cannot
+    /// share the lock.
+    fn has_cause(&self, task: u64, class: Class, since: u64) -> bool {
+        let is_recent = |(other, last_try): &(u64, u64)| *other != task && *last_try >= since;
+        let is_in_the_way = |(_, other): &(u64, Class)| !other.may_share_with(class);
+        self.holders.iter().any(is_in_the_way)
             || self.last_end.is_some_and(|last_end| last_end >= since)
             || self.asking.iter().any(|other| *other != task)
-            || self.last_tries.iter().any(is_recent)
+            || self.last_tries.iter().flatten().any(is_recent)
     }
 }
 
@@ -55,7 +66,7 @@ impl Refusals {
     /// Records that a task asks for a lock. It asks until [`Event::Answered`].
     fn record_try(&mut self, now: u64, task: u64, queue: Queue) {
         let lock = self.locks.entry(queue).or_default();
-        lock.last_tries.insert(task, now);
+        lock.record_try(task, now);
         let (_, queues) = self.asking.entry(task).or_insert((now, Vec::new()));
         if !queues.contains(&queue) {
             queues.push(queue);
@@ -67,7 +78,7 @@ impl Refusals {
         let (_, queues) = self.asking.remove(&task).unwrap_or_default();
         for queue in queues {
             let lock = self.locks.entry(queue).or_default();
-            lock.last_tries.insert(task, now);
+            lock.record_try(task, now);
             lock.asking.retain(|asking| *asking != task);
         }
     }
@@ -75,7 +86,7 @@ impl Refusals {
     fn check_refused(
         &mut self,
         now: u64,
-        (task, client): (u64, u64),
+        (task, client, class): (u64, u64, Class),
         queues: &[Queue],
     ) -> Option<Breach> {
         let (began, _) = self.asking.get(&task)?;
@@ -83,7 +94,7 @@ impl Refusals {
         let since = began.saturating_sub(self.longest_trace);
         let has_cause = |queue: &Queue| {
             let lock = self.locks.get(queue);
-            lock.is_some_and(|lock| lock.has_cause(task, since))
+            lock.is_some_and(|lock| lock.has_cause(task, class, since))
         };
         if queues.iter().any(has_cause) {
             return None;
@@ -119,22 +130,27 @@ impl Promise for Refusals {
             }
             Event::Obtained(hold) => {
                 for queue in hold.queues() {
-                    self.locks.entry(queue).or_default().holders.push(hold.id);
+                    self.locks
+                        .entry(queue)
+                        .or_default()
+                        .holders
+                        .push((hold.id, hold.class));
                 }
             }
             Event::Ended(hold) => {
                 for queue in hold.queues() {
                     let lock = self.locks.entry(queue).or_default();
-                    lock.holders.retain(|id| *id != hold.id);
+                    lock.holders.retain(|(id, _)| *id != hold.id);
                     lock.last_end = Some(now);
                 }
             }
             Event::Refused {
                 task,
                 client,
+                class,
                 queues,
             } => {
-                let breach = self.check_refused(now, (*task, *client), queues);
+                let breach = self.check_refused(now, (*task, *client, *class), queues);
                 return breach.into_iter().collect();
             }
             _ => {}
@@ -154,12 +170,17 @@ impl Promise for Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Hold;
     use crate::history::testing::{breaches, hold};
 
     const QUEUES: [Queue; 1] = [Queue::Place(4)];
 
     /// Plays the given history, and then a task that asks at 100 and is refused at 105. Traces stay for 10 units of time.
     fn texts(earlier: &[(u64, Event<'_>)]) -> Vec<String> {
+        texts_of_class(Class::Exclusive, earlier)
+    }
+
+    fn texts_of_class(class: Class, earlier: &[(u64, Event<'_>)]) -> Vec<String> {
         let asked = Event::Asked {
             task: 9,
             queue: QUEUES[0],
@@ -168,6 +189,7 @@ mod tests {
         let refused = Event::Refused {
             task: 9,
             client: 3,
+            class,
             queues: &QUEUES,
         };
         let call = [(100, asked), (105, refused)];
@@ -185,6 +207,19 @@ mod tests {
         assert!(texts(&[obtained]).is_empty());
         assert!(texts(&[obtained, (90, Event::Ended(&first))]).is_empty());
         assert_eq!(texts(&[obtained, (89, Event::Ended(&first))]).len(), 1);
+    }
+
+    #[test]
+    fn hold_that_may_share_the_lock_is_no_cause() {
+        let reader = Hold {
+            class: Class::Readers,
+            ..hold(1, 20, 200, 1)
+        };
+        let obtained = [(20, Event::Obtained(&reader))];
+        assert_eq!(texts_of_class(Class::Readers, &obtained).len(), 1);
+        for class in [Class::Exclusive, Class::Owner(1)] {
+            assert!(texts_of_class(class, &obtained).is_empty());
+        }
     }
 
     #[test]

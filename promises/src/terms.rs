@@ -117,7 +117,10 @@ impl Terms {
         }
         let leader = self.leaders.as_mut().map(|leaders| {
             let leader = leaders.entry((place, new.note.clone())).or_default();
-            leader.observed.push(new.clone());
+            // Once the own term is known, each notification is checked at once.
+            if leader.own.is_none() {
+                leader.observed.push(new.clone());
+            }
             &*leader
         });
         let wrong_term = leader.and_then(|leader| check_own_term(place, leader, new));
@@ -150,7 +153,8 @@ impl Terms {
             if let (Some(leaders), Some(note)) = (&mut self.leaders, &note) {
                 let leader = leaders.entry((place, note.clone())).or_default();
                 leader.own = Some((Party::of(hold), term));
-                let earlier = leader.observed.iter();
+                let earlier = std::mem::take(&mut leader.observed);
+                let earlier = earlier.iter();
                 breaches.extend(earlier.filter_map(|seen| check_own_term(place, leader, seen)));
             }
         }

@@ -26,7 +26,6 @@ struct Holder {
 
 #[derive(Debug)]
 struct JoinedHold {
-    id: u64,
     class: Class,
     until: u64,
     /// When the first attempt began that got this token.
@@ -44,7 +43,8 @@ impl Tokens {
     }
 
     /// The checker for histories in which masters may lose locks, so that another client holds the lock as well. A hold
-    /// that joins an existing hold of its owner has the token of this hold, and counts as begun with it.
+    /// that joins an existing hold of its owner has the token of this hold, and counts as begun with it. For this,
+    /// [`Hold::until`] must be the real end of each hold when it is obtained.
     #[must_use]
     pub fn with_joined_holds(self) -> Self {
         Self {
@@ -66,23 +66,11 @@ impl Tokens {
             .find(|other| other.class == hold.class && other.until > hold.began.time);
         let began = joined.map_or(hold.began, |joined| joined.began);
         holds.push(JoinedHold {
-            id: hold.id,
             class: hold.class,
             until: hold.until,
             began,
         });
         began
-    }
-
-    /// Records that the validity of a hold now ends at `until`.
-    fn move_end(&mut self, hold: &Hold<'_>, until: u64) {
-        let Some(holds) = &mut self.joined_holds else {
-            return;
-        };
-        let own = holds.values_mut().flatten().find(|own| own.id == hold.id);
-        if let Some(own) = own {
-            own.until = until;
-        }
     }
 
     fn check_obtained(&mut self, moment: Moment, hold: &Hold<'_>) -> Vec<Breach> {
@@ -156,12 +144,9 @@ fn breach(
 impl Promise for Tokens {
     fn observe(&mut self, moment: Moment, event: &Event<'_>) -> Vec<Breach> {
         match event {
-            Event::Obtained(hold) => return self.check_obtained(moment, hold),
-            Event::Extended(hold) => self.move_end(hold, hold.until),
-            Event::Ended(hold) => self.move_end(hold, moment.time),
-            _ => {}
+            Event::Obtained(hold) => self.check_obtained(moment, hold),
+            _ => Vec::new(),
         }
-        Vec::new()
     }
 
     fn judged(&self) -> u64 {

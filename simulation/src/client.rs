@@ -111,7 +111,9 @@ impl Client {
             wait: one_step_per_process.then_some(0),
         });
         let outcome = self.library.clone().acquire(args).await;
-        self.report_refusal(kind, 0, &outcome);
+        if let Err(failure) = outcome {
+            self.report_refusal(kind, 0, failure);
+        }
         if let Ok(hold) = outcome {
             let id = self.record_hold(0, (kind, true), hold.clone());
             call.returned();
@@ -207,7 +209,7 @@ impl Client {
         let hold = match outcome {
             Some(Ok(hold)) => hold,
             Some(Err(failure)) => {
-                self.report_refusal(step.kind, step.resource, &Err(failure));
+                self.report_refusal(step.kind, step.resource, failure);
                 call.returned();
                 return self.record_failure(failure);
             }
@@ -362,13 +364,8 @@ impl Client {
     }
 
     /// Reports to the checkers if an acquire was refused because another client holds the lock.
-    fn report_refusal(
-        &self,
-        kind: Kind,
-        resource: u8,
-        outcome: &Result<Arc<Hold>, AcquireFailure>,
-    ) {
-        if let Err(AcquireFailure::HeldByOther) = outcome {
+    fn report_refusal(&self, kind: Kind, resource: u8, failure: AcquireFailure) {
+        if let AcquireFailure::HeldByOther = failure {
             let (client, scope) = (self.process.client, kind.scope(kind.place(resource)));
             self.report_fact(|task| Fact::AcquireRefused {
                 client,

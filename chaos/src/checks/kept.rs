@@ -224,7 +224,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// All steps in order. At the same time, holds end before others begin.
+    /// All steps in order. At the same time, holds end before others begin, and a hold that ends when it begins ends after
+    /// its beginning.
     fn steps(&self) -> Vec<(u64, Step)> {
         let mut steps = Vec::new();
         for (index, attempt) in self.case.attempts.iter().enumerate() {
@@ -247,7 +248,10 @@ impl<'a> Replay<'a> {
         steps.extend(quota_events.map(|(index, (t, ..))| (*t, Step::Quota(index))));
         let lines = self.case.history.entries.iter().enumerate();
         steps.extend(lines.map(|(index, entry)| (entry.t, Step::Line(index))));
-        let rank = |step: &Step| match step {
+        let attempts = &self.case.attempts;
+        let rank = |t: u64, step: &Step| match step {
+            // The sort is stable, and the beginning of each hold is in front of its end.
+            Step::Ended(index) if attempts[*index].obtained_at == Some(t) => 1,
             Step::Quota(_) | Step::Ended(_) => 0,
             Step::Obtained(_) => 1,
             Step::Refused(_) => 2,
@@ -255,7 +259,7 @@ impl<'a> Replay<'a> {
             Step::Asked(_) => 4,
             Step::Line(_) => 5,
         };
-        steps.sort_by_key(|(t, step)| (*t, rank(step)));
+        steps.sort_by_key(|(t, step)| (*t, rank(*t, step)));
         steps
     }
 
@@ -277,6 +281,7 @@ impl<'a> Replay<'a> {
                     let event = Replayed::Refused {
                         task: index as u64,
                         client: self.processes.number(&self.case.attempts[index].process),
+                        class: self.class(&self.case.attempts[index].claim),
                         queues: &attempts[index].queues,
                     };
                     observe(moment, event);
@@ -290,7 +295,10 @@ impl<'a> Replay<'a> {
                     let place = self.places.number((quota, None));
                     observe(moment, Replayed::Value { place, event });
                 }
-                Step::Asked(index) => ask(moment, index, &attempts[index], &mut observe),
+                Step::Asked(index) => {
+                    let (task, queues) = (index as u64, &attempts[index].queues);
+                    observe(moment, Replayed::Tried { task, queues });
+                }
                 Step::Line(index) => {
                     if let Some(event) = self.line(index) {
                         observe(moment, event);
@@ -299,6 +307,14 @@ impl<'a> Replay<'a> {
             }
         }
         self.attempts = attempts;
+    }
+
+    fn class(&mut self, claim: &'a Claim) -> Class {
+        match claim {
+            Claim::Alone | Claim::Permit(_) => Class::Exclusive,
+            Claim::Reader => Class::Readers,
+            Claim::Owner(owner) => Class::Owner(self.owners.number(owner)),
+        }
     }
 
     fn hold<'b>(&mut self, index: usize, Parts { places, name, .. }: &'b Parts) -> Hold<'b> {
@@ -317,11 +333,7 @@ impl<'a> Replay<'a> {
             client: self.processes.number(&attempt.process),
             task: index as u64,
             places,
-            class: match &attempt.claim {
-                Claim::Alone | Claim::Permit(_) => Class::Exclusive,
-                Claim::Reader => Class::Readers,
-                Claim::Owner(owner) => Class::Owner(self.owners.number(owner)),
-            },
+            class: self.class(&attempt.claim),
             permit,
             began: Moment::at(attempt.began_at),
             token: attempt.token,
@@ -345,12 +357,12 @@ impl<'a> Replay<'a> {
     }
 
     fn process(&self, party: Party) -> String {
-        match party {
-            Party::Hold { id, .. } => self.case.attempts[id as usize].process.clone(),
-            Party::Observer(process) | Party::Client(process) => {
-                self.processes.names[process as usize].to_owned()
-            }
+        let (Party::Hold {
+            client: process, ..
         }
+        | Party::Observer(process)
+        | Party::Client(process)) = party;
+        self.processes.names[process as usize].to_owned()
     }
 
     fn violation(&self, checker: &str, breach: &Breach) -> Violation {
@@ -386,21 +398,4 @@ impl<'a> Replay<'a> {
             excused,
         }
     }
-}
-
-/// Replays the beginning of an attempt.
-fn ask(
-    moment: Moment,
-    index: usize,
-    parts: &Parts,
-    observe: &mut impl FnMut(Moment, Replayed<'_>),
-) {
-    let (task, queues) = (index as u64, &parts.queues);
-    let asked = Replayed::Asked {
-        task,
-        queue: queues[0],
-        waits: true,
-    };
-    observe(moment, asked);
-    observe(moment, Replayed::Tried { task, queues });
 }

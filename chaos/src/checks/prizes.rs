@@ -18,23 +18,23 @@ pub(super) fn events<'a>(
     // The step at which a quota may be missing (see `ValueEvent::Called`).
     let step = may_lose_quotas(case).into();
     let mut events = Vec::new();
-    let mut add = |task: usize, process, quota: &'a str, times: (u64, u64), call, result| {
-        let (task, client) = (task as u64, client_number(process));
-        let caller = Party::Hold { id: task, client };
-        let called = ValueEvent::Called {
-            task,
-            caller,
-            call,
-            step,
+    let mut add =
+        |(task, caller): (u64, Party), quota: &'a str, times: (u64, u64), call, result| {
+            let called = ValueEvent::Called {
+                task,
+                caller,
+                call,
+                step,
+            };
+            events.push((times.0, quota, called));
+            events.push((times.1, quota, ValueEvent::Returned(task, result)));
         };
-        events.push((times.0, quota, called));
-        events.push((times.1, quota, ValueEvent::Returned(task, result)));
-    };
     for entry in &case.history.entries {
         if let Event::Created { quota, pieces } = &entry.event {
             let (call, result) = (ValueCall::Create(*pieces), ValueResult::Created);
             // No attempt has this number.
-            add(usize::MAX, &entry.process, quota, (0, 0), call, result);
+            let creation = (u64::MAX, Party::Client(client_number(&entry.process)));
+            add(creation, quota, (0, 0), call, result);
         }
     }
     for (index, attempt) in case.attempts.iter().enumerate() {
@@ -48,7 +48,9 @@ pub(super) fn events<'a>(
         };
         let (quota, times) = (&attempt.resource, (attempt.began_at, *answered_at));
         let call = ValueCall::Take(1);
-        add(index, &attempt.process, quota, times, call, result);
+        let client = client_number(&attempt.process);
+        let id = index as u64;
+        add((id, Party::Hold { id, client }), quota, times, call, result);
     }
     events
 }

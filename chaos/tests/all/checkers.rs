@@ -310,6 +310,22 @@ fn refusal_without_any_other_holder_or_waiter_is_reported() {
     );
 }
 
+/// A client that is paused after the grant learns of its hold only when the validity has ended. Such a hold must not
+/// count as a hold without an end.
+#[test]
+fn refusal_long_after_a_hold_that_ended_when_it_began_is_reported() {
+    let missed = Event::Missed {
+        op: 1,
+        why: "held".into(),
+    };
+    let history = HistoryBuilder::default()
+        .at(10_000, "c1", wait(1))
+        .at(12_000, "c1", obtained(1, Some(1), Some(11_000 * MS)))
+        .at(60_000, "c2", wait(1))
+        .at(60_010, "c2", missed);
+    assert_eq!(history.verdict("refusals", &[]), (Verdict::Invalid, 1));
+}
+
 #[test]
 fn checker_reports_keys_that_remain_after_the_run() {
     let keys = |when: &str, left: &[&str], eternal: &[&str]| Event::Keys {

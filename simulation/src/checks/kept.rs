@@ -10,7 +10,7 @@ use crate::check::{ByValue, Check, Moment};
 use crate::clock::{MS, RUN_START};
 use crate::facts::{Believer, Call, Fact};
 use crate::happening::Happening;
-use crate::kind::{Class as HoldClass, Kind};
+use crate::kind::{Class as HoldClass, Kind, Scope};
 use crate::locker::{
     PERMITS, RESOURCES, SEMAPHORES, place_of_key, semaphore_of_key, semaphore_of_place,
 };
@@ -137,7 +137,9 @@ impl Translator {
         };
         let places = believer.scope.resources();
         parts.places.extend(places.map(|place| place as u64));
-        parts.note = believer.kind.note();
+        if matches!(fact, Fact::LockObtained { .. }) {
+            parts.note = believer.kind.note();
+        }
         let began = self.began.get(&believer.value.to_hex());
         let permit = semaphore_of_place(believer.resource).map(|semaphore| Permit {
             semaphore: semaphore as u64,
@@ -149,11 +151,7 @@ impl Translator {
             client: believer.client as u64,
             task: believer.task as u64,
             places: &parts.places,
-            class: match believer.scope.class {
-                None => Class::Exclusive,
-                Some(HoldClass::Readers) => Class::Readers,
-                Some(HoldClass::Owner(id)) => Class::Owner(id.into()),
-            },
+            class: class_of(believer.scope),
             permit,
             began: began.copied().unwrap_or(order(moment)),
             token: believer.fencing_token,
@@ -183,9 +181,14 @@ impl Translator {
                 task: *task as u64,
                 queues,
             },
-            Fact::AcquireRefused { client, task, .. } => Event::Refused {
+            Fact::AcquireRefused {
+                client,
+                task,
+                scope,
+            } => Event::Refused {
                 task: *task as u64,
                 client: *client as u64,
+                class: class_of(*scope),
                 queues,
             },
             Fact::CallReturned {
@@ -231,6 +234,14 @@ impl Translator {
             }
             _ => return None,
         })
+    }
+}
+
+fn class_of(scope: Scope) -> Class {
+    match scope.class {
+        None => Class::Exclusive,
+        Some(HoldClass::Readers) => Class::Readers,
+        Some(HoldClass::Owner(id)) => Class::Owner(id.into()),
     }
 }
 
