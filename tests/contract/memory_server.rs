@@ -85,11 +85,7 @@ fn serve(mut stream: TcpStream, master: &MemoryNode) {
 }
 
 fn execute(words: &[&[u8]], master: &MemoryNode, out: &mut Vec<u8>) {
-    let script_of = |sha: &[u8]| {
-        let mut scripts = OperatorScript::ALL.into_iter();
-        scripts.find(|script| sha_of(*script).as_bytes() == sha)
-    };
-    if let Some(command) = OperatorCommand::parse(words, script_of) {
+    if let Some(command) = OperatorCommand::parse(words, OperatorScript::from_digest) {
         return master.with_master(|master, now| command.execute(master, now, out));
     }
     match words {
@@ -102,18 +98,13 @@ fn execute(words: &[&[u8]], master: &MemoryNode, out: &mut Vec<u8>) {
         }
         [b"SCRIPT", b"LOAD", source] => {
             let script = OperatorScript::from_source(source).expect("a script of an operator");
-            server_half::bulk(Some(sha_of(script).as_bytes()), out);
+            server_half::bulk(Some(script.digest().as_bytes()), out);
         }
         words => panic!(
             "an operator must not send this command: {}",
             words.concat().escape_ascii()
         ),
     }
-}
-
-/// The digest under which this server knows a script.
-fn sha_of(script: OperatorScript) -> String {
-    format!("{:040}", script as usize)
 }
 
 /// A node that sends the orders of operators to the server. The server runs as long as the node exists.

@@ -21,11 +21,6 @@ fn index_of(script: OperatorScript) -> usize {
     Script::ALL.len() + 1 + script as usize
 }
 
-/// The simulated SHA of an operator's script.
-fn sha_of(script: OperatorScript) -> String {
-    format!("{:040}", index_of(script))
-}
-
 impl World {
     /// Executes a command that an operator has sent on this connection.
     pub(super) fn execute_operator_command(
@@ -39,15 +34,20 @@ impl World {
             return;
         }
         let loaded = &self.masters[master];
-        let script_of = |sha: &[u8]| {
-            let mut scripts = OperatorScript::ALL.into_iter();
-            scripts.find(|script| {
-                sha_of(*script).as_bytes() == sha && loaded.has_loaded_script(0, index_of(*script))
-            })
+        let script_of = |digest: &[u8]| {
+            let script = OperatorScript::from_digest(digest);
+            script.filter(|script| loaded.has_loaded_script(0, index_of(*script)))
         };
         if let Some(command) = OperatorCommand::parse(words, script_of) {
             return self.execute_order(conn, &command, out);
         }
+        let has_script = |digest| script_of(digest).is_some();
+        let is_malformed_call = matches!(words, [b"EVALSHA", digest, ..] if has_script(digest));
+        assert!(
+            !is_malformed_call,
+            "the server half cannot parse this call of an operator's script: {}",
+            words.concat().escape_ascii()
+        );
         match words {
             [b"HELLO" | b"INFO", ..] | [b"CLIENT", b"SETNAME", _] => {
                 self.execute_command(conn, words, out);
@@ -62,7 +62,7 @@ impl World {
             [b"SCRIPT", b"LOAD", source] => match OperatorScript::from_source(source) {
                 Some(script) => {
                     self.masters[master].record_loaded_script(0, index_of(script));
-                    server_half::bulk(Some(sha_of(script).as_bytes()), out);
+                    server_half::bulk(Some(script.digest().as_bytes()), out);
                 }
                 None => out.extend_from_slice(b"-ERR Error compiling script\r\n"),
             },

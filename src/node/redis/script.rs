@@ -421,6 +421,19 @@ impl OperatorScript {
         &SOURCES[self as usize]
     }
 
+    /// The digest under which simulated servers know the script.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn digest(self) -> String {
+        format!("{:040}", self as usize)
+    }
+
+    /// Finds the script with this [`digest`](Self::digest); `None` if operators have no such script.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn from_digest(digest: &[u8]) -> Option<Self> {
+        let is_same = |script: &Self| script.digest().as_bytes() == digest;
+        Self::ALL.into_iter().find(is_same)
+    }
+
     /// Finds the script with this source; `None` if operators have no such script.
     #[cfg(any(test, feature = "testing"))]
     pub fn from_source(text: &[u8]) -> Option<Self> {
