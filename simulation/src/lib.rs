@@ -32,7 +32,7 @@
 //! - Servers that execute commands (`world/server.rs`). The library parses the commands and writes the replies
 //!   (`quorate::testing::server_half`). A server may lose its cached scripts, refuse
 //!   requests, close a connection when the first command arrives, or send unsolicited replies.
-//! - One connection for each client and master: two streams of bytes with delay and jitter. Writes are split into
+//! - One connection for each client and master, and one for each order of an operator: two streams of bytes with delay and jitter. Writes are split into
 //!   packets at any byte, and packets are lost. The bytes of a connection are never reordered.
 //! - Broken connections. A connection may be reset in the middle of a reply, or a master may drop it without notifying
 //!   the client. A partition may delay packets in one or both directions. Bytes in flight may arrive after the

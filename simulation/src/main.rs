@@ -161,9 +161,28 @@ fn run_sweep(options: &Options) -> ExitCode {
         println!("seed {seed}: {violation}");
     }
     if options.family != ScenarioFamily::Bench {
-        replay(first_failure.seed, options.family, RunOptions::default());
+        let seed = first_failure.seed;
+        replay(seed, options.family, RunOptions::default());
+        let family = family_option(options.family);
+        println!("QUORATE_SEED={seed} scripts/simulate{family}");
     }
     ExitCode::FAILURE
+}
+
+/// The option that selects this family, with a space before it; empty for the default family.
+fn family_option(family: ScenarioFamily) -> String {
+    let option = match family {
+        ScenarioFamily::Redis | ScenarioFamily::Modelled => "",
+        ScenarioFamily::Stores => " --stores",
+        ScenarioFamily::Changes | ScenarioFamily::ModelledChanges => " --changes",
+        ScenarioFamily::Tries => " --tries",
+        ScenarioFamily::Clocks => " --clocks",
+        ScenarioFamily::Bench => " --bench",
+        ScenarioFamily::HandWritten(index) => {
+            return format!(" --hand-written {}", HAND_WRITTEN[index].name);
+        }
+    };
+    option.to_owned()
 }
 
 fn print_summary(options: &Options, summary: &Summary) {
@@ -224,13 +243,7 @@ fn replay(seed: u64, family: ScenarioFamily, run_options: RunOptions) -> ExitCod
     println!("seed {seed} FAILS: {violation}\n\nsmallest scenario that still fails:\n{smallest}\n");
     println!("{}", smallest_result.trace.join("\n"));
     if let Some(violation) = smallest_result.violation {
-        let family_option = match family {
-            ScenarioFamily::Stores => " --stores",
-            ScenarioFamily::Changes => " --changes",
-            ScenarioFamily::Tries => " --tries",
-            _ => "",
-        };
-        println!("\n{violation}\nQUORATE_SEED={seed} scripts/simulate{family_option}");
+        println!("\n{violation}");
     }
     ExitCode::FAILURE
 }

@@ -92,8 +92,8 @@ struct Operator {
     flaw: Option<Flaw>,
 }
 
-/// The clock, timers and tasks of an operator's process. Some seeded bugs set this clock ahead. The operator then does
-/// not wait until the locks of the old masters' clients have expired.
+/// The clock, timers and tasks of an operator's process. The seeded bug `LeftoverLock` sets this clock ahead. The
+/// operator then does not wait until the locks of the old masters' clients have expired.
 struct HurriedClock {
     process: Arc<Process>,
     skipped_nanos: AtomicU64,

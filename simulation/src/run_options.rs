@@ -3,10 +3,10 @@
 use crate::check::CheckedRules;
 use crate::flaw::Flaw;
 
-/// The options for playing a scenario: a seeded bug, the rules to check, and what to record.
+/// The options for playing a scenario: a bug of the simulated world, the rules to check, and what to record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
-    /// The seeded bug that replaces a part of the library or of the masters; `None` for no bug.
+    /// The bug of the simulated world; `None` for no bug.
     pub flaw: Option<Flaw>,
     /// Whether to write a trace of the run, as text lines that describe its events.
     pub trace: bool,

@@ -8,7 +8,7 @@ use quorate::{Redlock, RedlockBuilder, RestartGuard, Retry};
 
 use crate::change_plan::{ChangePlan, ClientMasters};
 use crate::clock::MS;
-use crate::kind::Kind;
+use crate::kind::{Kind, ValueStep};
 use crate::rng::Rng;
 use crate::store_plan::{RunRule, StorePlan};
 
@@ -148,8 +148,15 @@ pub struct Fault {
 
 impl Fault {
     /// A fault at this time, in milliseconds since the beginning of the run.
-    pub(crate) fn at_ms(ms: u64, kind: FaultKind) -> Self {
+    pub fn at_ms(ms: u64, kind: FaultKind) -> Self {
         Self { at: ms * MS, kind }
+    }
+
+    /// A master answers every write with `BUSY`, from one time to another, in milliseconds since the beginning of the
+    /// run.
+    pub fn busy(master: u8, from_ms: u64, to_ms: u64) -> Self {
+        let (how, lasts) = (Refusal::Busy, (to_ms - from_ms) * MS);
+        Self::at_ms(from_ms, FaultKind::Refuse { master, how, lasts })
     }
 }
 
@@ -848,6 +855,26 @@ impl Settings {
 }
 
 impl Step {
+    /// The resource of the step that [`of_record`](Self::of_record) returns.
+    pub const RECORD_RESOURCE: u8 = 1;
+
+    /// A [`plain`](Self::plain) step with another kind of lock.
+    pub fn of_kind(kind: Kind) -> Self {
+        Self {
+            kind,
+            ..Self::plain()
+        }
+    }
+
+    /// A step that waits up to 5 s for the lock of a once-per-period record.
+    pub fn of_record(kind: ValueStep) -> Self {
+        Self {
+            resource: Self::RECORD_RESOURCE,
+            wait: 5_000 * MS,
+            ..Self::of_kind(Kind::Value(kind))
+        }
+    }
+
     /// A step that waits up to 30 s for the first resource, holds it for 10 ms and releases it.
     pub fn plain() -> Self {
         Self {

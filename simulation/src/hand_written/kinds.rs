@@ -4,13 +4,6 @@ use crate::clock::MS;
 use crate::kind::Kind;
 use crate::scenario::{Fault, FaultKind, Refusal, Scenario, Step};
 
-fn step(kind: Kind) -> Step {
-    Step {
-        kind,
-        ..Step::plain()
-    }
-}
-
 /// A client takes one lock on two resources, and one of the resources is force-released. Each variant force-releases it
 /// 0.1 ms later than the variant before. So in some of the variants, the force-release happens while masters confirm the
 /// fencing token. The clocks of the masters are so far apart that their fencing counters always differ.
@@ -18,7 +11,7 @@ pub(super) fn force_release_during_confirm(tenth: u64) -> Scenario {
     let mut scenario = Scenario::quiet(tenth, 3, 1);
     scenario.masters[0].offset_us = 1_500_000;
     scenario.masters[1].offset_us = 2_500_000;
-    scenario.clients[0].steps = vec![step(Kind::Several(0b11))];
+    scenario.clients[0].steps = vec![Step::of_kind(Kind::Several(0b11))];
     let kind = FaultKind::ForceRelease {
         resource: 1,
         missed: 0,
@@ -33,7 +26,7 @@ pub(super) fn three_clients_two_permits(seed: u64) -> Scenario {
     let mut scenario = Scenario::quiet(seed, 3, 3);
     (scenario.net.delay, scenario.net.jitter) = (MS, 4 * MS);
     for client in &mut scenario.clients {
-        client.steps = vec![step(Kind::Permit(2)); 4];
+        client.steps = vec![Step::of_kind(Kind::Permit(2)); 4];
     }
     scenario
 }
@@ -47,7 +40,7 @@ pub(super) fn slot_on_two_masters(seed: u64) -> Scenario {
         wait: wait * MS,
         hold: hold * MS,
         renew: false,
-        ..step(Kind::Permit(2))
+        ..Step::of_kind(Kind::Permit(2))
     };
     scenario.clients[0].steps = vec![permit_step(5, 0, 900)];
     scenario.clients[1].steps = vec![permit_step(150, 500, 10)];
@@ -67,7 +60,7 @@ pub(super) fn one_resource_or_both(seed: u64) -> Scenario {
     for (index, client) in scenario.clients.iter_mut().enumerate() {
         let step_on = |kind, resource| Step {
             resource,
-            ..step(kind)
+            ..Step::of_kind(kind)
         };
         let (first, both_resources) = (index as u8 % 2, Kind::Several(0b11));
         let one_resource = step_on(Kind::Exclusive, first);
@@ -85,7 +78,7 @@ pub(super) fn one_resource_or_both(seed: u64) -> Scenario {
 /// A client locks two keys. Another program has stored a value that is not a string under one of them.
 pub(super) fn value_of_another_program(_: u64) -> Scenario {
     let mut scenario = Scenario::quiet(1, 3, 1);
-    scenario.clients[0].steps = vec![step(Kind::Several(0b11)); 3];
+    scenario.clients[0].steps = vec![Step::of_kind(Kind::Several(0b11)); 3];
     let (master, resource, lasts) = (0, 1, 1_000 * MS);
     let kind = FaultKind::ForeignKey {
         master,

@@ -1,29 +1,12 @@
 //! Once-per-period records.
 
 use crate::clock::MS;
-use crate::kind::{Kind, ValueStep};
-use crate::scenario::{Fault, FaultKind, Refusal, Scenario, Step};
-
-/// The resource with the once-per-period record.
-const RECORD_RESOURCE: u8 = 1;
-
-fn step(kind: ValueStep) -> Step {
-    Step {
-        resource: RECORD_RESOURCE,
-        kind: Kind::Value(kind),
-        wait: 5_000 * MS,
-        ..Step::plain()
-    }
-}
-
-fn refusal(master: u8, from: u64, to: u64) -> Fault {
-    let (how, lasts) = (Refusal::Busy, (to - from) * MS);
-    Fault::at_ms(from, FaultKind::Refuse { master, how, lasts })
-}
+use crate::kind::ValueStep;
+use crate::scenario::{Fault, FaultKind, Scenario, Step};
 
 fn force_release(at: u64) -> Fault {
     let kind = FaultKind::ForceRelease {
-        resource: RECORD_RESOURCE,
+        resource: Step::RECORD_RESOURCE,
         missed: 0,
     };
     Fault::at_ms(at, kind)
@@ -49,12 +32,12 @@ fn scenario_with_record(masters: usize, think: u64, hold: u64) -> Scenario {
     let mut scenario = Scenario::quiet(1, masters, 3);
     scenario.settings.node_timeout = 250 * MS;
     scenario.net.again = MS;
-    scenario.clients[0].steps = vec![step(ValueStep::Create(0))];
+    scenario.clients[0].steps = vec![Step::of_record(ValueStep::Create(0))];
     scenario.clients[1].steps = vec![Step {
         think: think * MS,
         hold: hold * MS,
         renew: false,
-        ..step(ValueStep::SeparateCalls)
+        ..Step::of_record(ValueStep::SeparateCalls)
     }];
     scenario
 }
@@ -67,13 +50,13 @@ pub(super) fn late_write_to_an_extended_key(_: u64) -> Scenario {
         think: 310 * MS,
         hold: 100 * MS,
         extend: Some(1_000 * MS),
-        ..step(ValueStep::SeparateCalls)
+        ..Step::of_record(ValueStep::SeparateCalls)
     }];
     scenario.faults = vec![
         partition_of_client(1, 0b001, 300, 385),
         partition_of_client(1, 0b100, 300, 900),
         force_release(306),
-        refusal(0, 307, 340),
+        Fault::busy(0, 307, 340),
         partition_of_client(2, 0b010, 358, 900),
     ];
     scenario
@@ -91,12 +74,12 @@ pub(super) fn one_master_forgets(_: u64) -> Scenario {
     let mut scenario = scenario_with_record(5, 50, 300);
     scenario.clients[2].steps = vec![Step {
         think: 235 * MS,
-        ..step(ValueStep::AtMostOnce)
+        ..Step::of_record(ValueStep::AtMostOnce)
     }];
     let (master, down, age) = (4, 5 * MS, MS);
     scenario.faults = vec![
-        refusal(0, 228, 260),
-        refusal(1, 228, 260),
+        Fault::busy(0, 228, 260),
+        Fault::busy(1, 228, 260),
         force_release(230),
         Fault::at_ms(280, FaultKind::Crash { master, down, age }),
     ];
@@ -116,7 +99,7 @@ pub(super) fn removed_record(_: u64) -> Scenario {
     let mut scenario = Scenario::quiet(1, 3, 2);
     let step_after = |think, kind| Step {
         think: think * MS,
-        ..step(kind)
+        ..Step::of_record(kind)
     };
     let remove = ValueStep::Remove { record: true };
     scenario.clients[0].steps = vec![step_after(1, ValueStep::Create(0)), step_after(50, remove)];

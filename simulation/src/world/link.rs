@@ -14,7 +14,7 @@ use quorate::node::{Node, Reply, Request};
 use quorate::testing::{Driver, Stage, Wants};
 use quorate_promises::ValueEvent;
 
-use super::stream::StreamState;
+use super::client_end::{ClientEnd, DriverCall};
 use super::{Event, Shared, UnlockedWork, World};
 use crate::facts::Fact;
 use crate::history::Sender;
@@ -37,23 +37,6 @@ pub(crate) struct Link {
     pub(super) rng: Rng,
 }
 
-/// The part of the library at the client's end of a link.
-pub(super) enum ClientEnd {
-    /// The driver that sends the requests of clients.
-    Driver(Arc<Driver>),
-    /// The bytes that have arrived for an operator. The library's code for operators reads them itself.
-    Stream(StreamState),
-}
-
-/// A call to the driver, or a change of a stream. The mutex of `World` must not be locked during the call.
-pub(super) enum DriverCall {
-    RunActor,
-    Tick,
-    Connected,
-    Receive(Vec<u8>),
-    Disconnect(&'static str),
-}
-
 impl Link {
     pub(crate) fn new(client: usize, master: usize, driver: Arc<Driver>, rng: Rng) -> Self {
         Self::with_end(client, master, ClientEnd::Driver(driver), rng)
@@ -70,15 +53,6 @@ impl Link {
             alarm_at: None,
             last_serial: 0,
             rng,
-        }
-    }
-}
-
-impl ClientEnd {
-    fn driver(&self) -> Option<Arc<Driver>> {
-        match self {
-            Self::Driver(driver) => Some(driver.clone()),
-            Self::Stream(_) => None,
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod ages;
 mod arguments;
+mod client_end;
 mod deletion;
 mod event;
 mod faults;
@@ -36,9 +37,9 @@ use std::task::Waker;
 use quorate::node::{Claim, Ended, Request};
 use quorate::runtime::BoxFuture;
 
+use client_end::DriverCall;
 pub(crate) use event::Event;
 use event::ScheduledEvent;
-use link::DriverCall;
 pub(crate) use link::Link;
 use markers::MarkerCheck;
 use master::SimMaster;

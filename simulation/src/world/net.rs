@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::link::DriverCall;
+use super::client_end::DriverCall;
 use super::{Event, World};
 use crate::clock::RUN_START;
 use crate::coverage::Coverage;

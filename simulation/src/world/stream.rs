@@ -4,48 +4,15 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use quorate::node::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::link::{ClientEnd, DriverCall, Link};
+use super::client_end::{ClientEnd, StreamState};
+use super::link::Link;
 use super::{Shared, World};
 use crate::rng::Rng;
-
-/// The client's end of a stream.
-#[derive(Default)]
-pub(super) struct StreamState {
-    is_connected: bool,
-    /// Why the connection has ended; `None` while it is open or being opened.
-    end: Option<&'static str>,
-    /// The bytes that have arrived, and that the operator has not read yet.
-    received: Vec<u8>,
-    waker: Option<Waker>,
-}
-
-impl StreamState {
-    /// Handles a change of the connection. Returns the waker of the task that waits for it.
-    pub(super) fn handle(&mut self, call: DriverCall) -> Option<Waker> {
-        match call {
-            DriverCall::RunActor | DriverCall::Tick => {}
-            DriverCall::Connected => self.is_connected = true,
-            DriverCall::Receive(bytes) => self.received.extend_from_slice(&bytes),
-            DriverCall::Disconnect(reason) => self.end = Some(reason),
-        }
-        self.waker.take()
-    }
-
-    fn error(&self) -> Option<io::Error> {
-        let reason = self.end?;
-        Some(io::Error::new(io::ErrorKind::ConnectionReset, reason))
-    }
-
-    fn wait<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
-        self.waker = Some(cx.waker().clone());
-        Poll::Pending
-    }
-}
 
 impl World {
     /// Begins to open a stream, and returns the index of its link.

@@ -14,11 +14,6 @@ fn scenario_with_clocks_apart(seed: u64, clients: usize) -> Scenario {
     scenario
 }
 
-fn step(kind: Kind) -> Step {
-    let first = Step::plain();
-    Step { kind, ..first }
-}
-
 #[test]
 fn locks_of_all_kinds_on_one_resource_break_no_simulation_rule() {
     let kinds = [
@@ -32,7 +27,7 @@ fn locks_of_all_kinds_on_one_resource_break_no_simulation_rule() {
     for seed in 0..20 {
         let mut scenario = scenario_with_clocks_apart(seed, kinds.len());
         for (client, kind) in scenario.clients.iter_mut().zip(kinds) {
-            client.steps = vec![step(kind); 6];
+            client.steps = vec![Step::of_kind(kind); 6];
         }
         let result = run(&scenario);
         assert_eq!(result.violation, None, "seed {seed}: {scenario}");
@@ -62,7 +57,7 @@ fn twelve_of_sixteen_acquires_by_one_owner_succeed_despite_different_fencing_cou
         scenario.settings.fair = seed % 2 == 0;
         scenario.settings.ttl = 300 * MS;
         for client in &mut scenario.clients {
-            client.steps = vec![step(Kind::Owner(0)); 3];
+            client.steps = vec![Step::of_kind(Kind::Owner(0)); 3];
         }
         let result = run(&scenario);
         assert_eq!(result.violation, None, "seed {seed}: {scenario}");

@@ -2,31 +2,10 @@
 
 use crate::support::variants;
 use quorate_simulation::{
-    CheckedRules, Fault, FaultKind, Kind, Refusal, RunOptions, RunResult, Scenario, Step, ValueStep,
+    CheckedRules, Fault, FaultKind, RunOptions, RunResult, Scenario, Step, ValueStep,
 };
 
 const MS: u64 = 1_000_000;
-
-/// The resource with the once-per-period record.
-const RECORD_RESOURCE: u8 = 1;
-
-fn step(kind: ValueStep) -> Step {
-    Step {
-        resource: RECORD_RESOURCE,
-        kind: Kind::Value(kind),
-        wait: 5_000 * MS,
-        ..Step::plain()
-    }
-}
-
-fn fault_at(ms: u64, kind: FaultKind) -> Fault {
-    Fault { at: ms * MS, kind }
-}
-
-fn refusal(master: u8, from: u64, to: u64) -> Fault {
-    let (how, lasts) = (Refusal::Busy, (to - from) * MS);
-    fault_at(from, FaultKind::Refuse { master, how, lasts })
-}
 
 /// Plays the scenario, and checks only the rules whose violation harms users.
 fn play(scenario: &Scenario) -> RunResult {
@@ -73,7 +52,7 @@ fn quota_refuses_a_request_for_more_units_than_are_left() {
         let value_step = |kind| Step {
             resource: 0,
             think: 60 * MS,
-            ..step(kind)
+            ..Step::of_record(kind)
         };
         for client in &mut scenario.clients {
             client.steps = vec![value_step(ValueStep::Take(2)); 4];
@@ -109,7 +88,7 @@ fn removed_record_of_a_once_job_stays_missing_until_a_client_creates_it_again() 
         let mut scenario = Scenario::quiet(seed, 3, 3);
         let step_after = |think, kind| Step {
             think: think * MS,
-            ..step(kind)
+            ..Step::of_record(kind)
         };
         scenario.clients[0].steps = vec![
             step_after(1, ValueStep::Create(0)),
@@ -159,31 +138,31 @@ fn period_of_a_client_with_a_fast_clock_is_refused_although_the_fencing_token_is
     const DAY_US: i64 = 86_400_000_000;
     let mut scenario = Scenario::quiet(1, 3, 3);
     scenario.clients[0].steps = vec![
-        step(ValueStep::Create(0)),
+        Step::of_record(ValueStep::Create(0)),
         Step {
             think: 200 * MS,
-            resource: RECORD_RESOURCE,
+            resource: Step::RECORD_RESOURCE,
             ..Step::plain()
         },
     ];
     scenario.clients[1].steps = vec![Step {
         think: 700 * MS,
-        ..step(ValueStep::AtMostOnce)
+        ..Step::of_record(ValueStep::AtMostOnce)
     }];
     scenario.clients[2].steps = vec![Step {
         think: 1_400 * MS,
-        ..step(ValueStep::AtMostOnce)
+        ..Step::of_record(ValueStep::AtMostOnce)
     }];
     let jump = |ms, days: i64| {
         let by_us = days * DAY_US;
-        fault_at(ms, FaultKind::ClockJump { master: 2, by_us })
+        Fault::at_ms(ms, FaultKind::ClockJump { master: 2, by_us })
     };
     let by_us = 10 * DAY_US;
     scenario.faults = vec![
         jump(100, 30),
-        refusal(1, 110, 500),
+        Fault::busy(1, 110, 500),
         jump(500, -30),
-        fault_at(600, FaultKind::WallClockJump { client: 1, by_us }),
+        Fault::at_ms(600, FaultKind::WallClockJump { client: 1, by_us }),
     ];
     let result = play(&scenario);
     let trace = result.trace.join("\n");
