@@ -80,7 +80,7 @@ enum Action {
     Summary,
 }
 
-fn parse_options() -> Result<Options> {
+fn parse_options(mut args: impl Iterator<Item = String>) -> Result<Options> {
     let mut options = Options {
         action: Action::Judge,
         only: None,
@@ -92,7 +92,6 @@ fn parse_options() -> Result<Options> {
         choice: Choice::default(),
         threads: 2,
     };
-    let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut next_value = || args.next().context(format!("{arg} needs a value"));
         match arg.as_str() {
@@ -119,12 +118,17 @@ fn parse_options() -> Result<Options> {
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1).peekable();
     if args.next_if_eq("seeded-bugs").is_some() {
-        return seeded::main(args);
+        return execute(seeded::parse_options(args), seeded::HELP, seeded::run);
     }
-    let options = match parse_options() {
+    execute(parse_options(args), HELP, run)
+}
+
+/// Runs a command with its options. `run` returns false if the command has found something to correct.
+fn execute<O>(options: Result<O>, help: &str, run: fn(&O) -> Result<bool>) -> ExitCode {
+    let options = match options {
         Ok(options) => options,
         Err(error) => {
-            eprintln!("{error:#}\n{HELP}");
+            eprintln!("{error:#}\n{help}");
             return ExitCode::from(2);
         }
     };

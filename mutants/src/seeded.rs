@@ -11,14 +11,12 @@ mod judge;
 mod list;
 mod woven;
 
-use std::process::ExitCode;
-
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::targets;
 use list::SeededBug;
 
-const HELP: &str = "\
+pub(crate) const HELP: &str = "\
 usage: scripts/seeded-bugs [NAME ..]         judges these seeded bugs; without a name, all
        scripts/seeded-bugs --short [NAME ..] only within bounds of fewer than 1,000 seeds
        scripts/seeded-bugs --list            prints the names of the seeded bugs, and what they do
@@ -31,7 +29,7 @@ usage: scripts/seeded-bugs [NAME ..]         judges these seeded bugs; without a
 /// The largest bound, in seeds, of the judgements that `--short` runs, plus one.
 const SHORT: u64 = 1_000;
 
-struct Options {
+pub(crate) struct Options {
     action: Action,
     names: Vec<String>,
     is_short: bool,
@@ -48,7 +46,7 @@ enum Action {
     Show,
 }
 
-fn parse_options(mut args: impl Iterator<Item = String>) -> Result<Options> {
+pub(crate) fn parse_options(mut args: impl Iterator<Item = String>) -> Result<Options> {
     let mut options = Options {
         action: Action::Judge,
         names: Vec::new(),
@@ -73,27 +71,8 @@ fn parse_options(mut args: impl Iterator<Item = String>) -> Result<Options> {
     Ok(options)
 }
 
-/// Runs the command `scripts/seeded-bugs` with its arguments.
-pub(crate) fn main(args: impl Iterator<Item = String>) -> ExitCode {
-    let options = match parse_options(args) {
-        Ok(options) => options,
-        Err(error) => {
-            eprintln!("{error:#}\n{HELP}");
-            return ExitCode::from(2);
-        }
-    };
-    match run(&options) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
 /// Does the work that the options request. Returns false if a seeded bug was not caught.
-fn run(options: &Options) -> Result<bool> {
+pub(crate) fn run(options: &Options) -> Result<bool> {
     let root = targets::root();
     let bugs = list::read(&root)?;
     for name in &options.names {
@@ -110,17 +89,13 @@ fn run(options: &Options) -> Result<bool> {
         return Ok(true);
     }
     let simulation = woven::build(&root, &bugs)?;
-    match options.action {
-        Action::Show => {
-            let seeds = options.is_harm.then_some(options.seeds);
-            judge::show(&simulation, &selected, seeds)
-        }
-        Action::Judge if options.is_harm => {
-            judge::find_harm(&simulation, &selected, options.seeds, options.threads)
-        }
-        Action::Judge | Action::List => {
-            let limit = if options.is_short { SHORT } else { u64::MAX };
-            judge::judge_all(&simulation, &selected, limit, options.threads)
-        }
+    if options.action == Action::Show {
+        let seeds = options.is_harm.then_some(options.seeds);
+        return judge::show(&simulation, &selected, seeds);
     }
+    if options.is_harm {
+        return judge::find_harm(&simulation, &selected, options.seeds, options.threads);
+    }
+    let limit = if options.is_short { SHORT } else { u64::MAX };
+    judge::judge_all(&simulation, &selected, limit, options.threads)
 }

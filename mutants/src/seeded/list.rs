@@ -183,6 +183,13 @@ mod tests {
             if bug.world != bug.change.is_empty() || bug.caught.is_empty() {
                 faults.push(format!("{}: needs changes and rules", bug.name));
             }
+            let first = bug.caught.first();
+            if first.is_some_and(|caught| caught.scenarios.contains("model")) {
+                faults.push(format!(
+                    "{}: the first rule must be one of the simulation",
+                    bug.name
+                ));
+            }
         }
         assert_eq!(faults, Vec::<String>::new());
     }

@@ -91,7 +91,10 @@ pub(super) fn build(root: &Path, bugs: &[SeededBug]) -> Result<PathBuf> {
     let program = program.context("cargo built no simulation")?;
     // The next build without seeded bugs overwrites the program.
     let kept = folder.join("simulation");
-    fs::copy(program, &kept)?;
+    // Another run may execute the old program: then it cannot be overwritten, only replaced.
+    let new = folder.join(format!("simulation.{}", std::process::id()));
+    fs::copy(program, &new)?;
+    fs::rename(&new, &kept)?;
     Ok(kept)
 }
 
