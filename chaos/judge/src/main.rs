@@ -10,6 +10,7 @@
 
 mod objects;
 mod operation;
+mod promise;
 mod report;
 mod search;
 mod self_test;

@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use todc_utils::specifications::Specification;
+
 use crate::operation::Operation;
+use crate::promise::Promise;
 use crate::search::{Timed, Verdict, judge};
 use crate::specifications::{
     BankOp, BankSpec, Lock, LockOp, LockSpec, Mode, QuotaOp, QuotaSpec, RegisterOp, RegisterSpec,
@@ -13,19 +16,6 @@ use crate::specifications::{
 
 /// A lock is cut at an exclusive hold after this number of holds. Longer parts take more memory, not more time.
 const HOLDS_PER_PART: usize = 200;
-
-/// The promises that the judge can refuse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Promise {
-    /// Never two holders, and never more holders of a semaphore than permits.
-    Holds,
-    /// Later holders have larger tokens.
-    Tokens,
-    /// No write to a file under a lock is lost, and no transfer changes the sum of all accounts.
-    Values,
-    /// A quota hands out no unit twice, and never more than it has.
-    Quotas,
-}
 
 /// The verdict about one object.
 #[derive(Clone, Debug)]
@@ -83,48 +73,22 @@ fn judge_object(
     operations: &[&Operation],
     limit: Duration,
 ) -> Option<(Promise, usize, Verdict)> {
-    let deadline = Instant::now() + limit;
+    fn judged<S: Specification>(
+        promise: Promise,
+        timed: &[Timed<S::Operation>],
+        limit: Duration,
+    ) -> Option<(Promise, usize, Verdict)> {
+        let verdict = judge::<S>(timed, Instant::now() + limit);
+        Some((promise, timed.len(), verdict))
+    }
     match kind {
-        "semaphore" => {
-            let timed = semaphore_ops(operations);
-            Some((
-                Promise::Holds,
-                timed.len(),
-                judge::<SemaphoreSpec>(&timed, deadline),
-            ))
-        }
-        "value" => {
-            let timed = timed(operations, value_op);
-            Some((
-                Promise::Values,
-                timed.len(),
-                judge::<ValueSpec>(&timed, deadline),
-            ))
-        }
+        "semaphore" => judged::<SemaphoreSpec>(Promise::Holds, &semaphore_ops(operations), limit),
+        "value" => judged::<ValueSpec>(Promise::Values, &timed(operations, value_op), limit),
         "register" => {
-            let timed = timed(operations, register_op);
-            Some((
-                Promise::Tokens,
-                timed.len(),
-                judge::<RegisterSpec>(&timed, deadline),
-            ))
+            judged::<RegisterSpec>(Promise::Tokens, &timed(operations, register_op), limit)
         }
-        "bank" => {
-            let timed = timed(operations, bank_op);
-            Some((
-                Promise::Values,
-                timed.len(),
-                judge::<BankSpec>(&timed, deadline),
-            ))
-        }
-        "quota" => {
-            let timed = quota_ops(operations);
-            Some((
-                Promise::Quotas,
-                timed.len(),
-                judge::<QuotaSpec>(&timed, deadline),
-            ))
-        }
+        "bank" => judged::<BankSpec>(Promise::Values, &timed(operations, bank_op), limit),
+        "quota" => judged::<QuotaSpec>(Promise::Quotas, &quota_ops(operations), limit),
         _ => None,
     }
 }

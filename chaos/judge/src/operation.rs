@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::objects::Promise;
+use crate::promise::Promise;
 
 /// The operations of one run.
 #[derive(Debug)]

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::objects::{Judged, Promise, judge_all};
+use crate::objects::{Judged, judge_all};
 use crate::operation::Input;
+use crate::promise::Promise;
 use crate::search::Verdict;
 
 /// Accepted objects of one workload get a row for each object up to this number, and otherwise a common row.

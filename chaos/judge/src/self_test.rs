@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::objects::{Promise, judge_all};
+use crate::objects::judge_all;
 use crate::operation::Input;
+use crate::promise::Promise;
 use crate::search::Verdict;
 
 /// The findings of the checks of the chaos runs about one history.

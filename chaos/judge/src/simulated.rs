@@ -31,7 +31,10 @@ pub fn run(folder: &Path, limit: Duration) -> Result<Verdict, String> {
                 println!("REFUSED: {}", path.display());
                 refused += 1;
             }
-            Some(Verdict::Unknown) => unknown += 1,
+            Some(Verdict::Unknown) => {
+                println!("UNKNOWN: {}", path.display());
+                unknown += 1;
+            }
             Some(Verdict::Accepted) | None => {}
         }
     }
