@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 
 use super::*;
 use crate::node::redis::call::Call;
-use crate::node::redis::script::{CARRY_COUNTERS, RAISE_MARKER, Script};
+use crate::node::redis::script::{CARRY_COUNTERS, OperatorScript, RAISE_MARKER, Script};
 use crate::node::redis::source::with_parts;
 
 /// The purposes whose rights the line `ACL SETUSER quorate` in `docs/operations.md` grants.
@@ -281,4 +281,17 @@ fn rights_of_disabled_features_are_not_needed() {
             .iter()
             .all(|need| need.family() != Some(Family::Ticket))
     );
+}
+
+/// Otherwise a simulated server that has loaded the script would execute it when an operator checks its rights.
+#[test]
+fn check_of_rights_calls_no_script_of_a_simulated_server() {
+    let mut calls = 0;
+    for (_, template) in COMMAND_USES {
+        if let ["EVALSHA", digest, ..] = template.split(' ').collect::<Vec<_>>()[..] {
+            assert_eq!(OperatorScript::from_digest(digest.as_bytes()), None);
+            calls += 1;
+        }
+    }
+    assert!(calls > 0);
 }
