@@ -220,19 +220,7 @@ impl Translator {
                 master: *master as u64,
                 lost_data: *lost_data,
             },
-            Fact::Value {
-                resource, event, ..
-            } => value_event(*resource, *event),
-            Fact::ValueRequestExecuted {
-                resource,
-                request: Request::Write { token, value, .. },
-                answer: Ok(Answer::Written { .. }),
-                ..
-            } => {
-                let bytes = value.bytes.as_deref().unwrap_or_default();
-                value_event(*resource, ValueEvent::Stored(*token, bytes))
-            }
-            _ => return None,
+            _ => return event_of_value(fact),
         })
     }
 }
@@ -242,6 +230,24 @@ fn class_of(scope: Scope) -> Class {
         None => Class::Exclusive,
         Some(HoldClass::Readers) => Class::Readers,
         Some(HoldClass::Owner(id)) => Class::Owner(id.into()),
+    }
+}
+
+fn event_of_value<'a>(fact: &'a Fact<'_>) -> Option<Event<'a>> {
+    match fact {
+        Fact::Value {
+            resource, event, ..
+        } => Some(value_event(*resource, *event)),
+        Fact::ValueRequestExecuted {
+            resource,
+            request: Request::Write { token, value, .. },
+            answer: Ok(Answer::Written { .. }),
+            ..
+        } => {
+            let bytes = value.bytes.as_deref().unwrap_or_default();
+            Some(value_event(*resource, ValueEvent::Stored(*token, bytes)))
+        }
+        _ => None,
     }
 }
 

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::future::{Either, select};
+
 use super::address::Address;
 use super::lookup::Lookup;
-use crate::limit::Limit;
 #[cfg(any(test, feature = "testing"))]
 use crate::node::Dial;
 use crate::node::Subscriber;
@@ -134,10 +135,13 @@ impl Shared {
         limit: Duration,
         work: impl Future<Output = T>,
     ) -> Option<T> {
-        let runtime = &*self.options.runtime;
+        let runtime = &self.options.runtime;
+        let timer = runtime.sleep_until(runtime.now() + limit);
         // On the heap, because the future of an inspection would become very large otherwise.
-        let work = Box::pin(work);
-        Limit::new(runtime, runtime.now() + limit).wait(work).await
+        match select(Box::pin(work), timer).await {
+            Either::Left((result, _)) => Some(result),
+            Either::Right(_) => None,
+        }
     }
 
     /// Creates the state for an additional connection to the same master: with the same settings, and with the same
