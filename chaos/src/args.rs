@@ -141,6 +141,11 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value = "quorate")]
     locker: Locker,
 
+    /// The number of the seeded bug that is switched on in the clients. Only `scripts/seeded-bugs` builds programs that
+    /// contain seeded bugs
+    #[arg(long, value_name = "N", hide = true)]
+    seeded_bug: Option<usize>,
+
     /// The order in which waiters get the lock: fair or unordered
     #[arg(long, default_value = "fair")]
     order: Order,
@@ -382,12 +387,13 @@ impl RunArgs {
             faults,
             workloads,
             locker: self.locker,
+            seeded_bug: self.seeded_bug,
             order: self.order,
             many: self.many,
             pause: self.pause,
             server: self.server.clone(),
-            patience: match self.locker {
-                Locker::Quorate => Scenario::default().patience,
+            patience: match (self.locker, self.seeded_bug) {
+                (Locker::Quorate, None) => Scenario::default().patience,
                 _ => PATIENCE_WITH_KNOWN_BAD_CLIENTS,
             },
             ..Scenario::default().with_nodes(&nodes)

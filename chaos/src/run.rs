@@ -34,6 +34,10 @@ const GAUGE_INTERVAL: Duration = Duration::from_secs(20);
 /// How long a master may take to list its keys at the end of the run, even on a busy machine.
 const KEYS_PATIENCE: Duration = Duration::from_secs(30);
 
+/// The environment variable that switches a seeded bug on. Only client processes get it: in the process that checks the
+/// run, a bug could hide what it does.
+const SEEDED_BUG_VARIABLE: &str = "QUORATE_MUTANT";
+
 /// The error message if a scenario changes masters but the program `quorate` was not found.
 const NO_QUORATE: &str =
     "replacing masters needs the program `quorate`: build it, or set QUORATE_CLI to its path";
@@ -151,7 +155,9 @@ impl<'a> Driver<'a> {
             },
             ..common_settings.clone()
         });
-        let (client_settings, env) = (client_settings.collect(), world.env());
+        let (client_settings, mut env) = (client_settings.collect(), world.env());
+        let bug_number = scenario.seeded_bug.map(|number| number.to_string());
+        env.extend(bug_number.map(|number| (SEEDED_BUG_VARIABLE.into(), number.into())));
         world.clients.start(client_settings, env)?;
         Ok(Self {
             scenario,

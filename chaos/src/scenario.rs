@@ -37,6 +37,10 @@ pub struct Scenario {
     pub workloads: Vec<Workload>,
     /// The lock implementation that the clients use.
     pub locker: Locker,
+    /// The number of the seeded bug that is switched on in the clients, but not in the process that checks them; see
+    /// `mutants/seeded.toml`. `None` if the clients run the code as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seeded_bug: Option<usize>,
     /// The order in which waiting clients get the lock.
     pub order: Order,
     /// Whether clients ignore the votes of a restarted master until the locks that it may have lost have expired.
@@ -87,6 +91,7 @@ impl Default for Scenario {
             faults: Kind::mixed(&[NodeKind::REDIS]),
             workloads: Workload::LOCK.to_vec(),
             locker: Locker::Quorate,
+            seeded_bug: None,
             order: Order::Fair,
             guarded: true,
             ttl: Duration::from_secs(1),

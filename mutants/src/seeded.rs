@@ -1,14 +1,17 @@
 //! `scripts/seeded-bugs` builds one copy of the repository that contains all seeded bugs, switches on one bug after
-//! another, and lets the simulation find each of them.
+//! another, and lets the simulation find each of them. Some of them must also, or only, be revealed by chaos runs.
 //!
 //! A seeded bug is an entry of `mutants/seeded.toml`: a change of the real code, and the rules that must catch it.
 //!
 //! 1. `list` reads the entries, and checks that the text to change stands exactly once in its function.
 //! 2. `woven` writes the copy, in which each changed function has a body for each of its bugs.
-//! 3. `judge` runs the simulation of the copy with each bug, and compares the violated rules with the entry.
+//! 3. `judge` runs the simulation of the copy with each bug, and compares the violated rules with the entry. `chaos_run`
+//!    does the same with real masters.
 
+mod chaos_run;
 mod judge;
 mod list;
+mod verdict;
 mod woven;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -18,16 +21,13 @@ use list::SeededBug;
 
 pub(crate) const HELP: &str = "\
 usage: scripts/seeded-bugs [NAME ..]         judges these seeded bugs; without a name, all
-       scripts/seeded-bugs --short [NAME ..] only within bounds of fewer than 1,000 seeds
+       scripts/seeded-bugs --short [NAME ..] only within bounds of fewer than 1,000 seeds or 40 seconds
        scripts/seeded-bugs --list            prints the names of the seeded bugs, and what they do
        scripts/seeded-bugs --show NAME       prints the smallest scenario that reveals the bug, and its trace
        scripts/seeded-bugs --harm [NAME ..]  prints the first seed in which each bug harms a client; with --show, the
                                              smallest scenario in which the bug harms a client
        --threads N                           judges N bugs at the same time (default: one for each core)
        --seeds N                             the number of seeds with --harm (default 20,000)";
-
-/// The largest bound, in seeds, of the judgements that `--short` runs, plus one.
-const SHORT: u64 = 1_000;
 
 pub(crate) struct Options {
     action: Action,
@@ -88,14 +88,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         }
         return Ok(true);
     }
-    let simulation = woven::build(&root, &bugs)?;
+    let programs = woven::build(&root, &bugs, &selected)?;
     if options.action == Action::Show {
         let seeds = options.is_harm.then_some(options.seeds);
-        return judge::show(&simulation, &selected, seeds);
+        return judge::show(&programs, &selected, seeds);
     }
     if options.is_harm {
-        return judge::find_harm(&simulation, &selected, options.seeds, options.threads);
+        return judge::find_harm(&programs, &selected, options.seeds, options.threads);
     }
-    let limit = if options.is_short { SHORT } else { u64::MAX };
-    judge::judge_all(&simulation, &selected, limit, options.threads)
+    judge::judge_all(&programs, &selected, options.is_short, options.threads)
 }

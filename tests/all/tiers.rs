@@ -119,6 +119,7 @@ fn every_row_of_the_test_tier_table_is_checked_or_exempt() {
         &NOT_COMPARED,
         &[
             "searches for seeded bugs",
+            "rules that chaos runs must break with seeded bugs",
             "states of the model",
             "tests with chaos runs",
             "random sequences on MariaDB and on ZooKeeper",
@@ -233,23 +234,31 @@ fn table_of_test_tiers_shows_the_random_sequences_of_each_tier() {
 
 #[test]
 fn table_of_test_tiers_shows_the_seeded_bugs_of_each_tier() {
-    let code = read_text("mutants/src/seeded.rs");
-    let limit = code
-        .lines()
-        .find_map(|line| line.strip_prefix("const SHORT: u64 = "));
-    let limit = parse_numbers(limit.expect("the bound of the short run"))[0];
+    let code = read_text("mutants/src/seeded/list.rs");
     let list = read_text("mutants/seeded.toml");
     let list: toml::Table = list.parse().expect("the list must be valid");
     let bugs = list["bug"].as_array().expect("the seeded bugs").iter();
-    let judgements = bugs.flat_map(|bug| bug["caught"].as_array().expect("the rules"));
-    let bounds = judgements.map(|caught| caught["seeds"].as_integer().expect("a number"));
-    let bounds: Vec<u64> = bounds.map(i64::unsigned_abs).collect();
-    let short = bounds.iter().filter(|bound| **bound < limit).count();
-    assert_row_shows(
-        "searches for seeded bugs",
-        short as u64,
-        bounds.len() as u64,
-    );
+    let caught: Vec<&toml::Value> = bugs
+        .flat_map(|bug| bug["caught"].as_array().expect("the rules"))
+        .collect();
+    for (row, unit, constant) in [
+        ("searches for seeded bugs", "seeds", "SHORT_SEEDS"),
+        (
+            "rules that chaos runs must break with seeded bugs",
+            "seconds",
+            "SHORT_SECONDS",
+        ),
+    ] {
+        let line_start = format!("const {constant}: u64 = ");
+        let limit = code.lines().find_map(|line| line.strip_prefix(&line_start));
+        let limit = parse_numbers(limit.expect("the bound of the short run"))[0];
+        let bounds = caught.iter().filter_map(|caught| caught.get(unit));
+        let bounds: Vec<u64> = bounds
+            .map(|bound| bound.as_integer().expect("a number").unsigned_abs())
+            .collect();
+        let short = bounds.iter().filter(|bound| **bound < limit).count();
+        assert_row_shows(row, short as u64, bounds.len() as u64);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Lets the simulation of the copy find each seeded bug.
+//! Lets the simulation of the copy find each seeded bug, and lets chaos runs of the copy reveal some of them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::list::{Caught, SeededBug};
+use super::chaos_run;
+use super::list::{Bound, Caught, SeededBug};
+use super::verdict::Verdict;
+use super::woven::Programs;
 
 /// The time limit of one search. A search takes minutes on a busy machine; only an endless loop takes longer than this.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -21,53 +24,46 @@ struct Judgement<'a> {
     caught: &'a Caught,
 }
 
-/// The result of one judgement.
-struct Verdict {
-    /// The seed that revealed the bug; `None` if no seed below the bound did.
-    seed: Option<u64>,
-    /// The last line that the simulation printed.
-    message: String,
-    elapsed: Duration,
-}
-
-/// Lets the simulation judge the bugs, and prints a table. Judges only within bounds below `limit` seeds. Returns whether
-/// all bugs were caught.
+/// Lets the simulation and the chaos runs judge the bugs, and prints a table. If `is_short` is true, judges only within
+/// short bounds. Returns whether all bugs were caught.
 pub(super) fn judge_all(
-    simulation: &Path,
+    programs: &Programs,
     bugs: &[&SeededBug],
-    limit: u64,
+    is_short: bool,
     threads: usize,
 ) -> Result<bool> {
     let judgements = bugs.iter().flat_map(|bug| {
         let caught = bug.caught.iter();
         caught.map(|caught| Judgement { bug, caught })
     });
-    let judgements = judgements.filter(|judgement| judgement.caught.seeds < limit);
+    let judgements = judgements.filter(|judgement| !is_short || judgement.caught.bound.is_short());
     let judgements: Vec<Judgement<'_>> = judgements.collect();
     ensure!(
         !judgements.is_empty(),
-        "no search for these seeded bugs has a bound below {limit} seeds"
+        "no search for these seeded bugs has a short bound"
     );
     let started_at = Instant::now();
-    let verdicts = run_all(simulation, &judgements, threads)?;
+    let verdicts = run_all(programs, &judgements, threads)?;
     println!(
-        "\n{:<26}{:<31}{:<45}{:>8}{:>8}{:>7}",
-        "seeded bug", "rule", "scenarios", "seed", "bound", "s"
+        "\n{:<26}{:<31}{:<82}{:>8}{:>8}{:>7}",
+        "seeded bug", "rule", "scenarios", "caught", "bound", "s"
     );
     let mut are_all_caught = true;
     for (Judgement { bug, caught }, verdict) in judgements.iter().zip(&verdicts) {
-        let seed = verdict.seed.map_or("-".to_owned(), |seed| seed.to_string());
-        are_all_caught &= verdict.seed.is_some();
+        let found = verdict
+            .found
+            .map_or("-".to_owned(), |found| found.to_string());
+        are_all_caught &= verdict.found.is_some();
         println!(
-            "{:<26}{:<31}{:<45}{seed:>8}{:>8}{:>7.1}",
+            "{:<26}{:<31}{:<82}{found:>8}{:>8}{:>7.1}",
             bug.name,
             caught.by,
             caught.scenarios,
-            caught.seeds,
+            caught.bound,
             verdict.elapsed.as_secs_f64()
         );
     }
-    let missed = verdicts.iter().filter(|verdict| verdict.seed.is_none());
+    let missed = verdicts.iter().filter(|verdict| verdict.found.is_none());
     let judged: BTreeSet<usize> = judgements
         .iter()
         .map(|judgement| judgement.bug.id)
@@ -82,45 +78,75 @@ pub(super) fn judge_all(
     Ok(are_all_caught)
 }
 
-/// Runs the judgements, `threads` at a time, and prints each result. Those that may take longest begin first.
+/// The results so far, by the index of the judgement.
+struct Board<'a> {
+    judgements: &'a [Judgement<'a>],
+    verdicts: Mutex<Vec<Option<Verdict>>>,
+}
+
+impl Board<'_> {
+    /// Stores and prints a result.
+    fn add(&self, index: usize, verdict: Verdict) {
+        let result = match verdict.found {
+            Some(_) => "caught",
+            None => "NOT CAUGHT",
+        };
+        let mut verdicts = lock(&self.verdicts);
+        let count = verdicts.iter().flatten().count() + 1;
+        println!(
+            "[{count}/{}] {result} {}: {}",
+            self.judgements.len(),
+            self.judgements[index].bug.name,
+            verdict.message
+        );
+        verdicts[index] = Some(verdict);
+    }
+}
+
+/// Runs the judgements, and prints each result. `threads` searches run at a time, and those that may take longest begin
+/// first. The chaos runs mostly wait, so they take place at the same time, one after the other.
 fn run_all(
-    simulation: &Path,
+    programs: &Programs,
     judgements: &[Judgement<'_>],
     threads: usize,
 ) -> Result<Vec<Verdict>> {
-    let mut order: Vec<usize> = (0..judgements.len()).collect();
-    order.sort_by_key(|index| std::cmp::Reverse(judgements[*index].caught.seeds));
+    let is_chaos = |index: &usize| matches!(judgements[*index].caught.bound, Bound::Seconds(_));
+    let (chaos_runs, mut searches): (Vec<usize>, Vec<usize>) =
+        (0..judgements.len()).partition(is_chaos);
+    searches.sort_by_key(|index| std::cmp::Reverse(judgements[*index].caught.bound));
     let next = AtomicUsize::new(0);
-    let verdicts: Mutex<Vec<Option<Verdict>>> =
-        Mutex::new(judgements.iter().map(|_| None).collect());
-    let judge_next = || -> Result<()> {
-        loop {
-            let position = next.fetch_add(1, Ordering::Relaxed);
-            let Some(&index) = order.get(position) else {
-                return Ok(());
-            };
+    let board = Board {
+        judgements,
+        verdicts: Mutex::new(judgements.iter().map(|_| None).collect()),
+    };
+    let search_next = || -> Result<()> {
+        while let Some(&index) = searches.get(next.fetch_add(1, Ordering::Relaxed)) {
             let Judgement { bug, caught } = judgements[index];
-            let mut arguments = caught.arguments();
-            arguments.extend(["--seeds".into(), caught.seeds.to_string()]);
-            let verdict = find(simulation, bug, &caught.by, &arguments)?;
-            let result = match verdict.seed {
-                Some(_) => "caught",
-                None => "NOT CAUGHT",
-            };
-            let (count, total) = (position + 1, judgements.len());
-            println!(
-                "[{count}/{total}] {result} {}: {}",
-                bug.name, verdict.message
-            );
-            if let Some(place) = lock(&verdicts).get_mut(index) {
-                *place = Some(verdict);
+            board.add(index, find(&programs.simulation, bug, caught)?);
+        }
+        Ok(())
+    };
+    let make_chaos_runs = || -> Result<()> {
+        // One run can show the violations of several rules.
+        let is_same_run = |a: &usize, b: &usize| {
+            let (a, b) = (judgements[*a], judgements[*b]);
+            a.bug.id == b.bug.id && a.caught.scenarios == b.caught.scenarios
+        };
+        for group in chaos_runs.chunk_by(is_same_run) {
+            let caught: Vec<&Caught> = group
+                .iter()
+                .map(|index| judgements[*index].caught)
+                .collect();
+            let verdicts = chaos_run::judge(&programs.chaos, judgements[group[0]].bug, &caught)?;
+            for (index, verdict) in group.iter().zip(verdicts) {
+                board.add(*index, verdict);
             }
         }
+        Ok(())
     };
     let results: Vec<Result<()>> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads.max(1))
-            .map(|_| scope.spawn(judge_next))
-            .collect();
+        let mut workers = vec![scope.spawn(make_chaos_runs)];
+        workers.extend((0..threads.max(1)).map(|_| scope.spawn(search_next)));
         let panicked = |_| Err(anyhow::anyhow!("a worker thread panicked"));
         let joined = workers.into_iter();
         joined
@@ -128,9 +154,8 @@ fn run_all(
             .collect()
     });
     results.into_iter().collect::<Result<()>>()?;
-    let verdicts = verdicts
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let verdicts = board.verdicts.into_inner();
+    let verdicts = verdicts.unwrap_or_else(std::sync::PoisonError::into_inner);
     let verdicts: Option<Vec<Verdict>> = verdicts.into_iter().collect();
     verdicts.context("a judgement has no verdict")
 }
@@ -141,10 +166,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// The command that lets the simulation search for a violation of `rule` with this bug.
-fn command(simulation: &Path, bug: &SeededBug, rule: &str, arguments: &[String]) -> Command {
+/// The command that lets the simulation search for a violation of the rule with this bug.
+fn search_command(simulation: &Path, bug: &SeededBug, caught: &Caught) -> Command {
     let mut command = Command::new(simulation);
-    command.args(arguments).args(["--find", rule]);
+    command
+        .args(caught.arguments())
+        .args(["--find", &caught.by]);
+    command.args(["--seeds", &caught.bound.to_string()]);
     if bug.world {
         command.args(["--world-bug", &bug.name]);
     } else {
@@ -153,9 +181,9 @@ fn command(simulation: &Path, bug: &SeededBug, rule: &str, arguments: &[String])
     command
 }
 
-fn find(simulation: &Path, bug: &SeededBug, rule: &str, arguments: &[String]) -> Result<Verdict> {
+fn find(simulation: &Path, bug: &SeededBug, caught: &Caught) -> Result<Verdict> {
     let started_at = Instant::now();
-    let mut child = command(simulation, bug, rule, arguments)
+    let mut child = search_command(simulation, bug, caught)
         .args(["--threads", "1"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -175,20 +203,21 @@ fn find(simulation: &Path, bug: &SeededBug, rule: &str, arguments: &[String]) ->
         Some(line) => line.to_owned(),
         None => format!("no result, {}", output.status),
     };
-    let seed = message
+    let seed: Option<u64> = message
         .strip_prefix("seed ")
         .and_then(|rest| rest.split_once(':')?.0.parse().ok());
     Ok(Verdict {
-        seed: seed.filter(|_| output.status.success()),
+        found: seed.filter(|_| output.status.success()).map(Bound::Seeds),
         message,
         elapsed: started_at.elapsed(),
     })
 }
 
 /// Prints the smallest scenario that reveals the only one of the bugs, and its trace. If `harm_seeds` is a number of
-/// seeds, the scenario must break a rule whose violation harms users.
+/// seeds, the scenario must break a rule whose violation harms users. If only a chaos run reveals the bug, shows this
+/// run.
 pub(super) fn show(
-    simulation: &Path,
+    programs: &Programs,
     bugs: &[&SeededBug],
     harm_seeds: Option<u64>,
 ) -> Result<bool> {
@@ -196,27 +225,32 @@ pub(super) fn show(
         anyhow::bail!("--show needs the name of one seeded bug");
     };
     let caught = bug.caught.first().context("the bug has no rule")?;
+    if let Bound::Seconds(seconds) = caught.bound {
+        return chaos_run::show(&programs.chaos, bug, caught, seconds);
+    }
     let caught = harm_seeds.map_or_else(|| caught.clone(), |seeds| caught.as_harm(seeds));
-    let mut arguments = caught.arguments();
-    arguments.extend(["--seeds".into(), caught.seeds.to_string(), "--trace".into()]);
-    let status = command(simulation, bug, &caught.by, &arguments).status()?;
-    Ok(status.success())
+    let mut command = search_command(&programs.simulation, bug, &caught);
+    Ok(command.arg("--trace").status()?.success())
 }
 
-/// Prints, for each bug, the first seed in which it breaks a rule whose violation harms users.
+/// Prints, for each bug that the simulation judges, the first seed in which it breaks a rule whose violation harms users.
 pub(super) fn find_harm(
-    simulation: &Path,
+    programs: &Programs,
     bugs: &[&SeededBug],
     seeds: u64,
     threads: usize,
 ) -> Result<bool> {
-    let first_rule = |bug: &&SeededBug| bug.caught.first().map(|caught| caught.as_harm(seeds));
-    let harms: Vec<Caught> = bugs.iter().filter_map(first_rule).collect();
-    let judgements = bugs.iter().zip(&harms);
-    let judgements: Vec<Judgement<'_>> = judgements
+    let is_simulated = |caught: &&Caught| matches!(caught.bound, Bound::Seeds(_));
+    let harms = bugs.iter().filter_map(|bug| {
+        let caught = bug.caught.first().filter(is_simulated)?;
+        Some((*bug, caught.as_harm(seeds)))
+    });
+    let harms: Vec<(&SeededBug, Caught)> = harms.collect();
+    let judgements: Vec<Judgement<'_>> = harms
+        .iter()
         .map(|(bug, caught)| Judgement { bug, caught })
         .collect();
-    let verdicts = run_all(simulation, &judgements, threads)?;
+    let verdicts = run_all(programs, &judgements, threads)?;
     println!();
     for (Judgement { bug, .. }, verdict) in judgements.iter().zip(verdicts) {
         println!("{:<26}{}", bug.name, verdict.message);

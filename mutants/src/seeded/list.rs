@@ -1,5 +1,6 @@
 //! Reads `mutants/seeded.toml`, the list of the seeded bugs.
 
+use std::fmt;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
@@ -8,6 +9,12 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::rust::Body;
+
+/// The smallest bound, in seeds, of the searches that `--short` leaves out.
+const SHORT_SEEDS: u64 = 1_000;
+
+/// The smallest bound, in seconds, of the chaos runs that `--short` leaves out.
+const SHORT_SECONDS: u64 = 40;
 
 /// A seeded bug: a change of the code, and the rules that must catch it.
 #[derive(Clone, Debug, Deserialize)]
@@ -38,7 +45,7 @@ pub(super) struct Change {
     /// The path of the file, relative to the root of the repository.
     pub(super) file: String,
     /// The name of the function; for a method, with the name of its type in front, for example `Held::lost`. If it is
-    /// empty, `after` is appended to the file.
+    /// empty, `after` is appended to the file. A Lua script has no functions: the change is one of a line of the script.
     #[serde(default)]
     pub(super) function: String,
     /// The text to replace. It must stand exactly once in the body of the function. Spaces and line breaks are ignored.
@@ -48,23 +55,105 @@ pub(super) struct Change {
     pub(super) after: String,
 }
 
+/// Whether the file is a Lua script.
+pub(super) fn is_script(file: &str) -> bool {
+    Path::new(file).extension().is_some_and(|end| end == "lua")
+}
+
 /// A rule that must catch a bug, and where.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "CaughtEntry")]
 pub(super) struct Caught {
-    /// The name of the rule that the bug violates.
+    /// The name of the rule that the bug violates, or of a checker of the chaos runs.
     pub(super) by: String,
     /// The scenarios: `plain`, or options of `scripts/simulate` without the two hyphens, for example `changes values`.
-    #[serde(rename = "in")]
+    /// For a chaos run: the options of `scripts/chaos`.
     pub(super) scenarios: String,
-    /// The bound: a seed below this number must reveal the bug.
-    pub(super) seeds: u64,
+    /// Only for a chaos run: a text that must be in the description of one of the violations.
+    pub(super) says: String,
+    pub(super) bound: Bound,
+}
+
+/// The effort within which a bug must be caught.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Bound {
+    /// A simulation run with a seed below this number must reveal the bug.
+    Seeds(u64),
+    /// A chaos run of this many seconds must reveal the bug.
+    Seconds(u64),
+}
+
+impl Bound {
+    /// Whether `scripts/test` has the time for a judgement within this bound.
+    pub(super) fn is_short(self) -> bool {
+        match self {
+            Self::Seeds(seeds) => seeds < SHORT_SEEDS,
+            Self::Seconds(seconds) => seconds < SHORT_SECONDS,
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Seeds(seeds) => f.pad(&seeds.to_string()),
+            Self::Seconds(seconds) => f.pad(&format!("{seconds} s")),
+        }
+    }
+}
+
+/// [`Caught`] as it is written in the list.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CaughtEntry {
+    by: String,
+    #[serde(rename = "in")]
+    scenarios: String,
+    #[serde(default)]
+    says: String,
+    seeds: Option<u64>,
+    seconds: Option<u64>,
+}
+
+impl TryFrom<CaughtEntry> for Caught {
+    type Error = &'static str;
+
+    fn try_from(entry: CaughtEntry) -> Result<Self, Self::Error> {
+        let bound = match (
+            entry.scenarios.strip_prefix("chaos "),
+            entry.seeds,
+            entry.seconds,
+        ) {
+            (None, Some(seeds), None) if entry.says.is_empty() => Bound::Seeds(seeds),
+            (Some(_), None, Some(seconds)) => Bound::Seconds(seconds),
+            _ => {
+                return Err(
+                    "a rule of the simulation needs `seeds`, and a chaos run needs `seconds`",
+                );
+            }
+        };
+        let CaughtEntry {
+            by,
+            scenarios,
+            says,
+            ..
+        } = entry;
+        Ok(Self {
+            by,
+            scenarios,
+            says,
+            bound,
+        })
+    }
 }
 
 impl Caught {
-    /// Returns the arguments of the simulation that select the scenarios.
+    /// Returns the arguments of the simulation that select the scenarios, or the arguments of a chaos run.
     pub(super) fn arguments(&self) -> Vec<String> {
         let mut words = self.scenarios.split_whitespace();
+        if let Bound::Seconds(_) = self.bound {
+            return words.skip(1).map(str::to_owned).collect();
+        }
         let mut arguments = Vec::new();
         while let Some(word) = words.next() {
             if word != "plain" {
@@ -81,7 +170,7 @@ impl Caught {
     pub(super) fn as_harm(&self, seeds: u64) -> Self {
         Self {
             by: "harm".into(),
-            seeds,
+            bound: Bound::Seeds(seeds),
             ..self.clone()
         }
     }
@@ -135,6 +224,22 @@ pub(super) fn find<'a>(
     Ok((body, range))
 }
 
+/// Returns the range of `before` in `text`, the text of a Lua script. Fails if `before` does not stand exactly once in the
+/// script, or if the change does not fit into one line.
+pub(super) fn find_in_script(change: &Change, text: &str) -> Result<Range<usize>> {
+    let ranges = find_ignoring_spaces(text, &change.before);
+    let is_one_line = |range: &Range<usize>| !text[range.clone()].contains('\n');
+    match &ranges[..] {
+        [range] if is_one_line(range) && !change.after.contains('\n') => Ok(range.clone()),
+        _ => bail!(
+            "the text before the change stands {} times in {}, but must stand there once, and in one line: {}",
+            ranges.len(),
+            change.file,
+            change.before
+        ),
+    }
+}
+
 /// Returns the ranges of `text` that equal `wanted` if spaces and line breaks are ignored.
 fn find_ignoring_spaces(text: &str, wanted: &str) -> Vec<Range<usize>> {
     let visible = |text: &str| -> Vec<(usize, char)> {
@@ -170,6 +275,11 @@ mod tests {
         let bugs = read(&root).expect("the list must be readable");
         let (mut files, mut faults) = (BTreeMap::new(), Vec::new());
         for bug in &bugs {
+            for change in bug.change.iter().filter(|change| is_script(&change.file)) {
+                let text = fs::read_to_string(root.join(&change.file)).unwrap_or_default();
+                let found = find_in_script(change, &text);
+                faults.extend(found.err().map(|error| format!("{}: {error:#}", bug.name)));
+            }
             let in_functions = |change: &&Change| !change.function.is_empty();
             for change in bug.change.iter().filter(in_functions) {
                 let (text, bodies) = files.entry(&change.file).or_insert_with(|| {
@@ -230,10 +340,18 @@ mod tests {
         let scenarios = quoted_behind("simulation/src/hand_written.rs", "name: \"");
         let options = quoted_behind("simulation/src/main.rs", "            \"--");
         let world_bugs = quoted_behind("simulation/src/flaw.rs", " = \"");
+        let mut checkers = quoted_behind("chaos/src/checks/*.rs", "Finding::new(\"");
+        for start in ["kept(\"", "kept(\n        \""] {
+            checkers.extend(quoted_behind("chaos/src/checks/kept.rs", start));
+        }
         assert!(rules.len() > 25 && scenarios.len() > 5 && options.len() > 9);
         for bug in read(&targets::root()).expect("the list must be readable") {
             assert!(!bug.world || world_bugs.contains(&bug.name), "{}", bug.name);
             for caught in &bug.caught {
+                if let Bound::Seconds(_) = caught.bound {
+                    assert!(checkers.contains(&caught.by), "{}: {caught:?}", bug.name);
+                    continue;
+                }
                 let words: Vec<&str> = caught.scenarios.split_whitespace().collect();
                 let is_rule = if words.contains(&"model") {
                     replay.contains(&format!("\"{}\"", caught.by))
@@ -249,6 +367,30 @@ mod tests {
                 };
                 assert!(are_known, "{}: {caught:?}", bug.name);
             }
+        }
+    }
+
+    /// Each kind of lock has a workload of its own in the chaos runs, and their checkers must be able to fail.
+    #[test]
+    fn chaos_runs_of_every_kind_of_lock_reveal_a_seeded_bug() {
+        let bugs = read(&targets::root()).expect("the list must be readable");
+        let caught = bugs.iter().flat_map(|bug| &bug.caught);
+        let scenarios: BTreeSet<&str> = caught.map(|caught| &*caught.scenarios).collect();
+        let workloads = fs::read_to_string(targets::root().join("chaos/src/workload.rs"));
+        let workloads = workloads.expect("the file");
+        let (_, kinds) = workloads
+            .split_once("pub const KINDS: [Self; 6] = [")
+            .expect("the kinds of locks");
+        let (kinds, _) = kinds.split_once("];").expect("the end of the list");
+        let kinds = kinds.split("Self::").skip(1);
+        let kinds = kinds.map(|kind| kind.trim().trim_end_matches(',').to_lowercase());
+        for kind in kinds.chain(["file,handover".to_owned()]) {
+            let options = format!("chaos --workload {kind} ");
+            let mut scenarios = scenarios.iter();
+            assert!(
+                scenarios.any(|scenario| scenario.starts_with(&options)),
+                "no chaos run with the workload {kind} reveals a seeded bug"
+            );
         }
     }
 

@@ -8,15 +8,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::list::{SeededBug, find};
+use super::list::{Bound, SeededBug, find, find_in_script, is_script};
 use crate::copy::{cargo, copy_files, remove_others, write};
-use crate::rust::{Body, bodies_of};
+use crate::rust::{self, Body, bodies_of};
 use crate::targets;
 use crate::tree::SWITCH;
 use crate::weave::{Wrap, weave};
 
 /// The file in which the function that asks for the active bug is defined.
 const ROOT_MODULE: &str = "src/lib.rs";
+
+/// The file with the function that assembles Lua scripts.
+const SCRIPT_ASSEMBLER: &str = "src/node/redis/source.rs";
 
 /// The files with the version of the packages.
 const WITH_VERSIONS: [&str; 2] = ["Cargo.toml", "Cargo.lock"];
@@ -50,21 +53,54 @@ struct Function {
     changes: BTreeMap<usize, Vec<(Range<usize>, String)>>,
 }
 
-/// Writes the copy with all seeded bugs, and builds its simulation. Returns the program.
-pub(super) fn build(root: &Path, bugs: &[SeededBug]) -> Result<PathBuf> {
+/// The simulation, and how cargo builds it.
+const SIMULATION: (&str, &[&str]) = (
+    "quorate-simulation",
+    &["build", "--release", "-p", "quorate-simulation"],
+);
+
+/// The program of the chaos runs, and how cargo builds it. The packages, features and profile are those of
+/// `scripts/test`, so that cargo builds the crates of other projects once. A chaos run waits most of the time, so it needs
+/// no optimizations.
+const CHAOS: (&str, &[&str]) = (
+    "quorate-chaos",
+    &[
+        "build",
+        "--workspace",
+        "--exclude",
+        "quorate-simulation",
+        "--all-features",
+        "--bin",
+        "quorate-chaos",
+    ],
+);
+
+/// The programs of the copy.
+pub(super) struct Programs {
+    pub(super) simulation: PathBuf,
+    pub(super) chaos: PathBuf,
+}
+
+/// Writes the copy with all seeded bugs, and builds the programs that judge `selected`.
+pub(super) fn build(root: &Path, bugs: &[SeededBug], selected: &[&SeededBug]) -> Result<Programs> {
     let folder = root.join("target/seeded");
     let copy = folder.join("tree");
     let files = targets::tracked(root, &["**"])?;
     let changes = bugs.iter().flat_map(|bug| &bug.change);
     let mut changed: BTreeSet<&str> = changes.map(|change| &*change.file).collect();
-    changed.insert(ROOT_MODULE);
+    changed.extend([ROOT_MODULE, SCRIPT_ASSEMBLER]);
     let is_written_later = |file: &str| changed.contains(file) || WITH_VERSIONS.contains(&file);
     let unchanged = files.iter().filter(|file| !is_written_later(file));
     copy_files(root, &copy, unchanged)?;
     remove_others(&copy, &files)?;
     for file in changed {
         let text = fs::read_to_string(root.join(file)).context(file.to_owned())?;
-        write(&copy.join(file), weave_file(file, &text, bugs)?.as_bytes())?;
+        let woven = if is_script(file) {
+            weave_script(file, &text, bugs)?
+        } else {
+            weave_file(file, &text, bugs)?
+        };
+        write(&copy.join(file), woven.as_bytes())?;
     }
     for file in WITH_VERSIONS {
         let text = fs::read_to_string(root.join(file)).context(file)?;
@@ -75,27 +111,34 @@ pub(super) fn build(root: &Path, bugs: &[SeededBug]) -> Result<PathBuf> {
     // packages of the repository, and a release could contain seeded bugs.
     let build_folder = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let build_folder = root.join(build_folder.unwrap_or_else(|| "target".into()));
-    let (mut programs, errors) = cargo(
-        &copy,
-        &build_folder,
-        &["build", "--release", "-p", "quorate-simulation"],
-    )?;
-    if !errors.is_empty() {
-        let texts: Vec<&str> = errors.iter().map(|error| &*error.message).collect();
-        bail!(
-            "the copy with the seeded bugs does not compile:\n{}",
-            texts.join("\n")
-        );
+    let bounds = selected.iter().flat_map(|bug| &bug.caught);
+    let (searches, runs): (Vec<Bound>, Vec<Bound>) = bounds
+        .map(|caught| caught.bound)
+        .partition(|bound| matches!(bound, Bound::Seeds(_)));
+    for ((name, arguments), judgements) in [(SIMULATION, searches), (CHAOS, runs)] {
+        if judgements.is_empty() {
+            continue;
+        }
+        let (programs, errors) = cargo(&copy, &build_folder, arguments)?;
+        if !errors.is_empty() {
+            let texts: Vec<&str> = errors.iter().map(|error| &*error.message).collect();
+            bail!(
+                "the copy with the seeded bugs does not compile:\n{}",
+                texts.join("\n")
+            );
+        }
+        let program = programs.get(name);
+        let program = program.with_context(|| format!("cargo built no {name}"))?;
+        // The next build without seeded bugs overwrites the program. Another run may execute the old program: then it
+        // cannot be overwritten, only replaced.
+        let new = folder.join(format!("{name}.{}", std::process::id()));
+        fs::copy(program, &new)?;
+        fs::rename(&new, folder.join(name))?;
     }
-    let program = programs.remove("quorate-simulation");
-    let program = program.context("cargo built no simulation")?;
-    // The next build without seeded bugs overwrites the program.
-    let kept = folder.join("simulation");
-    // Another run may execute the old program: then it cannot be overwritten, only replaced.
-    let new = folder.join(format!("simulation.{}", std::process::id()));
-    fs::copy(program, &new)?;
-    fs::rename(&new, &kept)?;
-    Ok(kept)
+    Ok(Programs {
+        simulation: folder.join(SIMULATION.0),
+        chaos: folder.join(CHAOS.0),
+    })
 }
 
 /// Returns the text of a file with the seeded bugs. Each changed function gets a body for each of its bugs, and the
@@ -142,10 +185,39 @@ fn weave_file(file: &str, text: &str, bugs: &[SeededBug]) -> Result<String> {
         // A `const fn` cannot find out which bug is active.
         wraps.extend(body.constant.map(|word| wrap(word, "/*".into(), "*/")));
     }
+    if file == SCRIPT_ASSEMBLER {
+        let body = rust::body_of(text, targets::ASSEMBLES_SCRIPTS);
+        let body = body.context("the function that assembles Lua scripts")?;
+        wraps.push(wrap(body, " crate::mutated_script({ ".into(), " }) "));
+    }
     let (mut woven, _) = weave(text, wraps);
     woven.push_str(&appended);
     if file == ROOT_MODULE {
         woven.push_str(&SWITCH.replace("{count}", &(bugs.len() + 1).to_string()));
+    }
+    Ok(woven)
+}
+
+/// Returns the text of a Lua script with the seeded bugs. Each changed line is followed by the line of each bug, in the
+/// form that `mutated_script` reads.
+fn weave_script(file: &str, text: &str, bugs: &[SeededBug]) -> Result<String> {
+    let mut other_lines: BTreeMap<usize, String> = BTreeMap::new();
+    for bug in bugs {
+        for change in bug.change.iter().filter(|change| change.file == file) {
+            let range = find_in_script(change, text).context(bug.name.clone())?;
+            let line_start = text[..range.start].rfind('\n').map_or(0, |end| end + 1);
+            let line_end = range.end
+                + text[range.end..]
+                    .find('\n')
+                    .unwrap_or(text.len() - range.end);
+            let (head, tail) = (&text[line_start..range.start], &text[range.end..line_end]);
+            let other_line = other_lines.entry(line_end).or_default();
+            write!(other_line, " --@{} {head}{}{tail}", bug.id, change.after)?;
+        }
+    }
+    let mut woven = text.to_owned();
+    for (line_end, other_line) in other_lines.into_iter().rev() {
+        woven.insert_str(line_end, &other_line);
     }
     Ok(woven)
 }
@@ -208,6 +280,29 @@ mod tests {
                 count == expected && count > 0,
                 "{file}: {count} of {expected}"
             );
+        }
+    }
+
+    #[test]
+    fn woven_script_has_a_line_for_each_of_its_bugs() {
+        let change = |id, before: &str, after: &str| SeededBug {
+            change: vec![Change {
+                file: "a.lua".into(),
+                function: String::new(),
+                before: before.into(),
+                after: after.into(),
+            }],
+            ..bug(id, &[])
+        };
+        let text = "local a = 1\nif a then\n  return b\nend\n";
+        let bugs = [change(1, "return b", "return c"), change(2, "b", "0")];
+        let woven = weave_script("a.lua", text, &bugs).expect("the changes must fit");
+        assert_eq!(
+            woven,
+            "local a = 1\nif a then\n  return b --@1   return c --@2   return 0\nend\n"
+        );
+        for before in ["a", "return b end", "x"] {
+            assert!(weave_script("a.lua", text, &[change(1, before, "")]).is_err());
         }
     }
 
