@@ -11,12 +11,12 @@ use quorate_chaos::hazards;
 use quorate_chaos::matrix::ResultMarkers;
 use quorate_chaos::node::NodeKind;
 use quorate_chaos::scenario::Scenario;
-use quorate_chaos::workload::{Locker, Order, Workload};
+use quorate_chaos::workload::{Order, Workload};
 use quorate_chaos::world::Needs;
 
-/// The maximum length of the fault-free period at the end of a run in which the lock implementation has a deliberate
-/// mistake. The period is short, because clients with such a mistake can fail to get any lock.
-const PATIENCE_WITH_KNOWN_BAD_CLIENTS: Duration = Duration::from_secs(5);
+/// The maximum length of the fault-free period at the end of a run in which the clients have a seeded bug. The period is
+/// short, because clients with such a bug can fail to get any lock.
+const PATIENCE_WITH_SEEDED_BUG: Duration = Duration::from_secs(5);
 
 /// Start real masters and client processes, inject real faults, and check whether the lock kept its promises.
 #[derive(Debug, Parser)]
@@ -134,12 +134,6 @@ pub(crate) struct RunArgs {
     /// [default: lock, and also prizes if a careful operator replaces masters]
     #[arg(long, alias = "workloads", value_name = "NAME", value_delimiter = ',', value_parser = parse_workloads)]
     workload: Vec<WorkloadGroup>,
-
-    /// The lock implementation: quorate, or one with a bug. Plain locks: half-quorum, no-undo, ignores-loss,
-    /// jumps-line. Transfer: one-by-one, later-lease. Readers: counts-readers. Permits: any-permit. Owners:
-    /// joins-by-one, numbers-each. Prizes: counts-down. Leader: led-by-one
-    #[arg(long, default_value = "quorate")]
-    locker: Locker,
 
     /// The number of the seeded bug that is switched on in the clients. Only `scripts/seeded-bugs` builds programs that
     /// contain seeded bugs
@@ -386,15 +380,14 @@ impl RunArgs {
                 .unwrap_or(!faults.iter().any(|kind| kind.is_unguarded())),
             faults,
             workloads,
-            locker: self.locker,
             seeded_bug: self.seeded_bug,
             order: self.order,
             many: self.many,
             pause: self.pause,
             server: self.server.clone(),
-            patience: match (self.locker, self.seeded_bug) {
-                (Locker::Quorate, None) => Scenario::default().patience,
-                _ => PATIENCE_WITH_KNOWN_BAD_CLIENTS,
+            patience: match self.seeded_bug {
+                None => Scenario::default().patience,
+                Some(_) => PATIENCE_WITH_SEEDED_BUG,
             },
             ..Scenario::default().with_nodes(&nodes)
         };
@@ -433,14 +426,13 @@ pub(crate) fn command_to_repeat(scenario: &Scenario) -> String {
         }
     };
     let mut command = format!(
-        "cargo run --release -p quorate-chaos -- run --seed {} --duration {} {masters} --clients {} --faults {faults} --workload {} --locker {} --order {} --restart-guard {} --many {} --pause {}",
+        "cargo run --release -p quorate-chaos -- run --seed {} --duration {} {masters} --clients {} --faults {faults} --workload {} --order {} --restart-guard {} --many {} --pause {}",
         scenario.seed,
         humantime::format_duration(scenario.duration)
             .to_string()
             .replace(' ', ""),
         scenario.clients,
         Workload::group_name(&scenario.workloads),
-        scenario.locker.name(),
         scenario.order.name(),
         if scenario.guarded { "on" } else { "off" },
         scenario.many,
@@ -450,6 +442,9 @@ pub(crate) fn command_to_repeat(scenario: &Scenario) -> String {
     );
     if scenario.ttl != Scenario::default().ttl {
         let _ = write!(command, " --ttl {}ms", scenario.ttl.as_millis());
+    }
+    if let Some(number) = scenario.seeded_bug {
+        let _ = write!(command, " --seeded-bug {number}");
     }
     if let Some(server) = &scenario.server {
         let _ = write!(command, " --server {}", server.display());

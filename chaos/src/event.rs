@@ -148,12 +148,10 @@ pub enum Event {
     Obtained {
         /// The attempt's number. Each client process numbers its attempts from 1.
         op: u64,
-        /// The fencing token; `None` if the lock implementation gives none.
+        /// The fencing token; `None` if the lock has none.
         token: Option<u64>,
-        /// The end of the lock's validity. `None` in two cases:
-        ///
-        /// - The client is a known-bad implementation that ignores the loss of its lock.
-        /// - The holder is a child process of `quorate run`. Only `quorate run` itself knows the validity.
+        /// The end of the lock's validity. `None` if the holder is a child process of `quorate run`: only `quorate run`
+        /// itself knows the validity.
         until: Option<u64>,
         /// The number that identifies the semaphore permit; `None` if the lock is not a permit.
         #[serde(default, skip_serializing_if = "Option::is_none")]

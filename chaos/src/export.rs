@@ -21,8 +21,8 @@ struct Run {
     /// Whether the scenario promises that a lock never has two holders at the same time: `holds`, `may-break` or
     /// `must-break`.
     exclusion: &'static str,
-    /// The lock implementation.
-    locker: &'static str,
+    /// The code of the clients: `quorate`, or the number of the seeded bug that is switched on in them.
+    locker: String,
 }
 
 /// One operation on one object. All times are in nanoseconds since the run began.
@@ -79,7 +79,7 @@ pub fn write(scenario: &Scenario, history: &History, out: &mut impl Write) -> an
             Exclusion::MayBreak => "may-break",
             Exclusion::MustBreak => "must-break",
         },
-        locker: scenario.locker.name(),
+        locker: scenario.code_name(),
     };
     let attempts = history.attempts();
     let mut operations = created_quotas(history);

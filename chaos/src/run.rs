@@ -529,7 +529,6 @@ fn client_settings(
         } else {
             Guarding::Off
         },
-        locker: scenario.locker,
         order: scenario.order,
         workloads: scenario.workloads.clone(),
         ttl: scenario.ttl,

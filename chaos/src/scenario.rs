@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::changes::{MasterChanges, Operator};
 use crate::faults::Kind;
 use crate::node::NodeKind;
-pub use crate::workload::{Locker, Order, Workload};
+pub use crate::workload::{Order, Workload};
 use crate::world::{Layout, Needs};
 
 /// Everything that determines a run. It is stored with the history, so that the run can be repeated and checked again.
@@ -35,8 +35,6 @@ pub struct Scenario {
     pub faults: Vec<Kind>,
     /// The workloads of every client.
     pub workloads: Vec<Workload>,
-    /// The lock implementation that the clients use.
-    pub locker: Locker,
     /// The number of the seeded bug that is switched on in the clients, but not in the process that checks them; see
     /// `mutants/seeded.toml`. `None` if the clients run the code as it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -90,7 +88,6 @@ impl Default for Scenario {
             clients: 8,
             faults: Kind::mixed(&[NodeKind::REDIS]),
             workloads: Workload::LOCK.to_vec(),
-            locker: Locker::Quorate,
             seeded_bug: None,
             order: Order::Fair,
             guarded: true,
@@ -123,6 +120,14 @@ impl Scenario {
             masters: nodes.len(),
             nodes: if is_mixed { nodes.to_vec() } else { Vec::new() },
             ..self
+        }
+    }
+
+    /// The code that the clients run: `quorate`, or the number of the seeded bug that is switched on in them.
+    pub fn code_name(&self) -> String {
+        match self.seeded_bug {
+            None => "quorate".to_owned(),
+            Some(number) => format!("seeded bug {number}"),
         }
     }
 
@@ -184,28 +189,11 @@ impl Scenario {
             self.nodes.len(),
             self.masters
         );
-        let foreign_node = self.nodes.iter().find(|node| !node.is_redis());
-        if let Some(foreign_node) = foreign_node {
-            ensure!(
-                self.locker.uses_library(),
-                "{} supports only Redis masters, but one of the masters is {foreign_node}",
-                self.locker.name()
-            );
-        }
         ensure!(
             !self.guarded || !self.faults.iter().any(|kind| kind.is_unguarded()),
             "the fault amnesia needs masters without the restart guard: give --restart-guard off"
         );
         self.check_changes()?;
-        let supported = self.locker.workloads();
-        ensure!(
-            self.workloads
-                .iter()
-                .all(|workload| supported.contains(workload)),
-            "{} supports only --workload {}",
-            self.locker.name(),
-            Workload::group_name(supported)
-        );
         let forgets = self.faults.iter().any(|kind| kind.forgets());
         ensure!(
             !(self.needs_feature(Needs::Clocks) && forgets),
@@ -222,10 +210,7 @@ impl Scenario {
             changes.servers() == self.masters && self.nodes.is_empty(),
             "replacing masters is possible only if all masters are Redis"
         );
-        ensure!(
-            self.locker == Locker::Quorate && self.guarded,
-            "replacing masters needs --locker quorate and a restart guard"
-        );
+        ensure!(self.guarded, "replacing masters needs a restart guard");
         let skips_steps = changes.operator != Operator::Careful;
         let sets_overlap = changes
             .sets
@@ -336,43 +321,5 @@ mod tests {
             ..Scenario::default()
         };
         assert_eq!(kinds_scenario.exclusion(), Exclusion::MayBreak);
-    }
-
-    #[test]
-    fn scenario_refuses_a_redis_only_client_if_one_master_is_not_redis() {
-        let mix = [NodeKind::REDIS, node("mysql"), NodeKind::REDIS];
-        let check_result = |locker| {
-            let scenario = Scenario {
-                locker,
-                ..Scenario::default().with_nodes(&mix)
-            };
-            scenario.check().map_err(|error| error.to_string())
-        };
-        assert_eq!(check_result(Locker::Quorate), Ok(()));
-        assert_eq!(check_result(Locker::IgnoresLoss), Ok(()));
-        let reason = "half-quorum supports only Redis masters, but one of the masters is mysql";
-        assert_eq!(check_result(Locker::HalfQuorum), Err(reason.to_owned()));
-    }
-
-    #[test]
-    fn scenario_refuses_a_known_bad_client_with_an_unsupported_workload() {
-        let check_result = |locker, workloads: &[Workload]| {
-            let scenario = Scenario {
-                locker,
-                workloads: workloads.to_vec(),
-                ..Scenario::default()
-            };
-            scenario.check().map_err(|error| error.to_string())
-        };
-        assert_eq!(check_result(Locker::Quorate, &Workload::ALL), Ok(()));
-        assert_eq!(check_result(Locker::HalfQuorum, &[Workload::File]), Ok(()));
-        assert_eq!(
-            check_result(Locker::AnyPermit, &[Workload::Permits]),
-            Ok(())
-        );
-        let reason = "any-permit supports only --workload permits";
-        let refused = check_result(Locker::AnyPermit, &[Workload::Permits, Workload::File]);
-        assert_eq!(refused, Err(reason.to_owned()));
-        assert!(check_result(Locker::HalfQuorum, &[Workload::Readers]).is_err());
     }
 }

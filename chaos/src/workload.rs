@@ -1,4 +1,4 @@
-//! The workloads of the clients, the lock implementations that they use, and the orders in which waiters get a lock.
+//! The workloads of the clients, and the orders in which waiters get a lock.
 
 use serde::{Deserialize, Serialize};
 
@@ -139,111 +139,6 @@ pub fn workload_name(resource: &str) -> &str {
     resource.split('-').next().unwrap_or(resource)
 }
 
-/// The lock implementation: the library, or a known-bad one that a checker must catch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Locker {
-    /// The library of this project.
-    Quorate,
-    /// Accepts a lock that half of the masters have granted.
-    HalfQuorum,
-    /// Does not undo the grants of a failed attempt.
-    NoUndo,
-    /// Continues to work after its lock was lost.
-    IgnoresLoss,
-    /// Does not wait in the queue, although all other clients do.
-    JumpsLine,
-    /// Locks several resources one after the other, and keeps the first lock if the next resource is not available.
-    OneByOne,
-    /// Locks several resources one after the other. Regards all locks as valid until the expiry of the lock that
-    /// expires last.
-    LaterLease,
-    /// Stores only the number of readers on each master, not their names.
-    CountsReaders,
-    /// Accepts grants of a majority, even if each master has granted a different permit.
-    AnyPermit,
-    /// Shares a lock that its owner already holds if a single master reports this owner as the holder.
-    JoinsByOne,
-    /// Gives each holder of an owner lock a different fencing token. The holders of one owner must have the same token.
-    NumbersEach,
-    /// Counts the units of a quota on each master separately, without agreement between the masters.
-    CountsDown,
-    /// Accepts the leadership when a single master grants it.
-    LedByOne,
-}
-
-impl Locker {
-    /// The known-bad implementations.
-    pub const KNOWN_BAD: [Self; 12] = [
-        Self::HalfQuorum,
-        Self::NoUndo,
-        Self::IgnoresLoss,
-        Self::JumpsLine,
-        Self::OneByOne,
-        Self::LaterLease,
-        Self::CountsReaders,
-        Self::AnyPermit,
-        Self::JoinsByOne,
-        Self::NumbersEach,
-        Self::CountsDown,
-        Self::LedByOne,
-    ];
-
-    /// Whether this implementation uses the library for its lock requests, and so supports all kinds of masters. False
-    /// for implementations that send their own requests, which support only Redis.
-    pub fn uses_library(self) -> bool {
-        matches!(self, Self::Quorate | Self::IgnoresLoss | Self::JumpsLine)
-    }
-
-    /// The workloads that the implementation supports.
-    pub fn workloads(self) -> &'static [Workload] {
-        match self {
-            Self::Quorate => &Workload::ALL,
-            Self::HalfQuorum | Self::NoUndo | Self::IgnoresLoss | Self::JumpsLine => {
-                &Workload::LOCK
-            }
-            Self::OneByOne | Self::LaterLease => &[Workload::Transfer],
-            Self::CountsReaders => &[Workload::Readers],
-            Self::AnyPermit => &[Workload::Permits],
-            Self::JoinsByOne | Self::NumbersEach => &[Workload::Owners],
-            Self::CountsDown => &[Workload::Prizes],
-            Self::LedByOne => &[Workload::Leader],
-        }
-    }
-
-    /// The name of the implementation on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Quorate => "quorate",
-            Self::HalfQuorum => "half-quorum",
-            Self::NoUndo => "no-undo",
-            Self::IgnoresLoss => "ignores-loss",
-            Self::JumpsLine => "jumps-line",
-            Self::OneByOne => "one-by-one",
-            Self::LaterLease => "later-lease",
-            Self::CountsReaders => "counts-readers",
-            Self::AnyPermit => "any-permit",
-            Self::JoinsByOne => "joins-by-one",
-            Self::NumbersEach => "numbers-each",
-            Self::CountsDown => "counts-down",
-            Self::LedByOne => "led-by-one",
-        }
-    }
-}
-
-impl std::str::FromStr for Locker {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let lockers = [&[Self::Quorate], &Self::KNOWN_BAD[..]].concat();
-        let locker = lockers.iter().find(|locker| locker.name() == name);
-        locker.copied().ok_or_else(|| {
-            let names: Vec<_> = lockers.iter().map(|locker| locker.name()).collect();
-            format!("expected one of {}", names.join(", "))
-        })
-    }
-}
-
 /// The order of the waiters of one lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -298,21 +193,5 @@ mod tests {
         assert_eq!(Workload::by_name("locks"), None);
         let all = [Workload::LOCK, Workload::KINDS].concat();
         assert_eq!(all, Workload::ALL);
-    }
-
-    #[test]
-    fn every_kind_of_lock_has_a_known_bad_client() {
-        for locker in Locker::KNOWN_BAD {
-            assert_eq!(locker.name().parse(), Ok(locker));
-        }
-        for kind in Workload::KINDS {
-            let mut known_bad = Locker::KNOWN_BAD.iter();
-            assert!(
-                known_bad.any(|locker| locker.workloads() == [kind]),
-                "{}",
-                kind.name()
-            );
-        }
-        assert!("right".parse::<Locker>().is_err());
     }
 }

@@ -10,7 +10,6 @@ use crate::token_order::{Obtained, TokenOrder, WrongToken};
 #[derive(Debug, Default)]
 pub struct Tokens {
     order: TokenOrder<u64, Holder>,
-    may_lack_token: bool,
     /// The holds of lock owners, by resource and token; `None` if a joined hold has no excuse.
     joined_holds: Option<HashMap<(u64, u64), Vec<JoinedHold>>>,
     judged: u64,
@@ -33,15 +32,6 @@ struct JoinedHold {
 }
 
 impl Tokens {
-    /// The checker for locks that may have no token. A hold without a token is no breach.
-    #[must_use]
-    pub fn that_may_be_missing(self) -> Self {
-        Self {
-            may_lack_token: true,
-            ..self
-        }
-    }
-
     /// The checker for histories in which masters may lose locks, so that another client holds the lock as well. A hold
     /// that joins an existing hold of its owner has the token of this hold, and counts as begun with it. For this,
     /// [`Hold::until`] must be the real end of each hold when it is obtained.
@@ -75,9 +65,6 @@ impl Tokens {
 
     fn check_obtained(&mut self, moment: Moment, hold: &Hold<'_>) -> Vec<Breach> {
         let Some(token) = hold.token else {
-            if self.may_lack_token {
-                return Vec::new();
-            }
             self.without_token += 1;
             return vec![Breach {
                 from: moment.time,
@@ -192,14 +179,12 @@ mod tests {
     }
 
     #[test]
-    fn hold_without_a_token_is_reported_unless_locks_may_lack_tokens() {
+    fn hold_without_a_token_is_reported() {
         let without = Hold {
             token: None,
             ..hold(1, 10, 20, 0)
         };
         assert_eq!(texts(Tokens::default(), &[(10, without)]).len(), 1);
-        let texts = texts(Tokens::default().that_may_be_missing(), &[(10, without)]);
-        assert!(texts.is_empty());
     }
 
     #[test]

@@ -16,7 +16,6 @@ use super::{Case, Finding, Verdict, Violation, exclusion, fencing, seconds};
 use crate::claim::Claim;
 use crate::event::Event;
 use crate::history::Attempt;
-use crate::scenario::Locker;
 use crate::workload::{Workload, workload_name};
 
 /// A promise that chaos runs check.
@@ -78,13 +77,8 @@ fn as_it_is(_: &Case<'_>, finding: Finding) -> Finding {
     finding
 }
 
-/// Only the library promises that every lock has a token.
-fn tokens(case: &Case<'_>) -> Box<dyn Promise> {
-    let tokens = Tokens::default().with_joined_holds();
-    Box::new(match case.scenario.locker {
-        Locker::Quorate => tokens,
-        _ => tokens.that_may_be_missing(),
-    })
+fn tokens(_: &Case<'_>) -> Box<dyn Promise> {
+    Box::new(Tokens::default().with_joined_holds())
 }
 
 /// The note of a leader is its name, e.g. `c1#7`.

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use super::{Case, Finding, Verdict, Violation, seconds};
 use crate::event::Event;
 use crate::recorder::{FOLLOWERS, client_index};
-use crate::scenario::{Locker, Workload};
+use crate::scenario::Workload;
 use crate::workload::workload_name;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
@@ -72,10 +72,10 @@ pub(super) fn check(case: &Case<'_>) -> Finding {
             seconds(first_served_at - calm)
         );
     }
-    // If no client got any lock after the last fault, the verdict is "invalid". This does not apply to known-bad lock
-    // implementations: their clients can block each other even without a fault.
+    // If no client got any lock after the last fault, the verdict is "invalid". This does not apply to clients with
+    // a seeded bug: they can block each other even without a fault.
     let finding = Finding::new("liveness", coverage, violations);
-    if first_served_at.is_none() && case.scenario.locker == Locker::Quorate {
+    if first_served_at.is_none() && case.scenario.seeded_bug.is_none() {
         return finding.at_least(Verdict::Invalid);
     }
     finding

@@ -11,7 +11,7 @@ use quorate_promises::Line;
 use super::{Case, Finding, Violation, seconds};
 use crate::claim::Claim;
 use crate::history::Attempt;
-use crate::scenario::{Locker, Order, Workload};
+use crate::scenario::{Order, Workload};
 use crate::workload::workload_name;
 
 /// The minimum time between the starts of two waits, in nanoseconds. If the difference is smaller, the order in the
@@ -19,9 +19,7 @@ use crate::workload::workload_name;
 const MIN_START_DIFFERENCE: u64 = 250_000_000;
 
 pub(super) fn check(case: &Case<'_>) -> Finding {
-    let scenario = case.scenario;
-    let uses_queue = matches!(scenario.locker, Locker::Quorate | Locker::JumpsLine);
-    if scenario.order != Order::Fair || !uses_queue {
+    if case.scenario.order != Order::Fair {
         return Finding::new(
             "order",
             "clients do not queue for locks in this chaos run".to_owned(),

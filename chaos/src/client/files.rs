@@ -18,7 +18,7 @@ pub(super) fn write(
     content: &str,
 ) {
     let began_at = ctx.clock.now();
-    if write_if_valid(ctx, file, hold, content) {
+    if write_if_valid(file, hold, content) {
         ctx.record(Event::Wrote {
             op,
             key: key.to_owned(),
@@ -31,8 +31,8 @@ pub(super) fn write(
 
 /// Writes `content`, padded to 32 bytes, to the start of the file, but only while the lock is valid. Returns whether
 /// the text was written.
-pub(super) fn write_if_valid(ctx: &Ctx, file: &File, hold: &Hold, content: &str) -> bool {
-    hold.is_valid(ctx)
+pub(super) fn write_if_valid(file: &File, hold: &Hold, content: &str) -> bool {
+    hold.is_valid()
         && file
             .write_all_at(format!("{content:<32}").as_bytes(), 0)
             .is_ok()

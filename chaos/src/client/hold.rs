@@ -1,18 +1,16 @@
-//! One hold of a lock, acquired with the library or with a known-bad implementation.
+//! One hold of a lock.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
 
 use quorate::{AcquireError, Leadership, LockGuard, OwnedGuard, Wait};
 
 use super::attempt_spec::AttemptSpec;
 use super::context::Ctx;
-use super::known_bad::{self, KnownBadHold};
 use super::settings::PATIENCE;
 use crate::claim::Claim;
 use crate::event::Event;
-use crate::workload::{Locker, Workload};
+use crate::workload::Workload;
 
 /// A lock that a client believes it holds.
 pub(super) enum Hold {
@@ -22,10 +20,6 @@ pub(super) enum Hold {
     Owned(OwnedGuard),
     /// A leader's guard.
     Leading(Leadership),
-    /// A guard of a client that ignores the notification when the lock is lost.
-    Ignoring(LockGuard),
-    /// A hold of a known-bad implementation.
-    KnownBad(KnownBadHold),
 }
 
 /// The outcome of an attempt to acquire a lock: the hold, or the reason of the failure as one word.
@@ -35,14 +29,8 @@ pub(super) enum Acquisition {
 }
 
 impl Hold {
-    /// Waits for the lock. `ctx.settings.locker` selects the lock implementation.
+    /// Waits for the lock.
     pub(super) async fn acquire(ctx: &Ctx, spec: &AttemptSpec, op: u64) -> Acquisition {
-        if !uses_library(ctx.settings.locker) {
-            return match known_bad::acquire(ctx, spec, op).await {
-                Some(hold) => Acquisition::Acquired(Self::KnownBad(hold)),
-                None => Acquisition::Refused("held"),
-            };
-        }
         let result = match (&spec.claim, spec.workload) {
             (_, Workload::Leader) => campaign(ctx, spec, op).await,
             (Claim::Owner(id), _) => acquire_for_owner(ctx, spec, id).await,
@@ -64,95 +52,55 @@ impl Hold {
             }
             Claim::Alone | Claim::Owner(_) => ctx.redlock.lock_all(spec.resources()),
         };
-        Acquisition::of(match ctx.settings.locker {
-            Locker::IgnoresLoss => request.renewal(false).acquire().await.map(Self::Ignoring),
-            Locker::Quorate if !ctx.settings.renews_locks => {
-                request.renewal(false).acquire().await.map(Self::Guard)
-            }
-            _ => request.acquire().await.map(Self::Guard),
-        })
+        let request = request.renewal(ctx.settings.renews_locks);
+        Acquisition::of(request.acquire().await.map(Self::Guard))
     }
 
-    /// The library's guard. `None` for a holder that ignores loss notifications, and for a known-bad implementation.
-    pub(super) fn guard(&self) -> Option<&LockGuard> {
+    /// The library's guard.
+    pub(super) fn guard(&self) -> &LockGuard {
         match self {
-            Self::Guard(guard) => Some(guard),
-            Self::Owned(guard) => Some(guard),
-            Self::Leading(leadership) => Some(leadership.guard()),
-            Self::Ignoring(_) | Self::KnownBad(_) => None,
+            Self::Guard(guard) => guard,
+            Self::Owned(guard) => guard,
+            Self::Leading(leadership) => leadership.guard(),
         }
     }
 
     pub(super) fn token(&self) -> Option<u64> {
-        match self {
-            Self::Ignoring(guard) => guard.fencing_token(),
-            Self::KnownBad(hold) => hold.token,
-            _ => self.guard()?.fencing_token(),
-        }
+        self.guard().fencing_token()
     }
 
     /// The slot of the semaphore that this hold occupies; `None` if the hold is not a permit.
     pub(super) fn slot(&self) -> Option<usize> {
-        match self {
-            Self::KnownBad(hold) => hold.slot,
-            _ => self.guard()?.slot(),
-        }
+        self.guard().slot()
     }
 
     /// The time until which the holder believes that it holds the lock, in nanoseconds since the start of the run.
-    /// `None` for a holder that ignores losses, because such a holder believes that it never loses the lock.
-    pub(super) fn until(&self, ctx: &Ctx) -> Option<u64> {
-        match self {
-            Self::KnownBad(hold) => Some(hold.until),
-            _ => Some(ctx.clock.nanos_at(self.guard()?.valid_until())),
-        }
+    pub(super) fn until(&self, ctx: &Ctx) -> u64 {
+        ctx.clock.nanos_at(self.guard().valid_until())
     }
 
-    pub(super) fn is_valid(&self, ctx: &Ctx) -> bool {
-        match self {
-            Self::KnownBad(hold) => ctx.clock.now() < hold.until,
-            _ => self.guard().is_none_or(LockGuard::is_valid),
-        }
+    pub(super) fn is_valid(&self) -> bool {
+        self.guard().is_valid()
     }
 
-    /// Resolves with the cause when the lock is lost. Never resolves for a holder that ignores losses.
-    pub(super) fn loss(&self, ctx: &Ctx) -> Pin<Box<dyn Future<Output = String> + Send>> {
-        match (self, self.guard()) {
-            (_, Some(guard)) => {
-                let loss = guard.lost();
-                Box::pin(async move { loss.await.as_str().to_owned() })
-            }
-            (Self::KnownBad(hold), _) => {
-                let remaining = hold.until.saturating_sub(ctx.clock.now());
-                Box::pin(async move {
-                    tokio::time::sleep(Duration::from_nanos(remaining)).await;
-                    "expired".to_owned()
-                })
-            }
-            _ => Box::pin(std::future::pending()),
-        }
-    }
-
-    /// Ends a hold whose lock was lost. A known-bad client also releases the lost lock, which is one of its mistakes.
-    pub(super) async fn discard(self, ctx: &Ctx) {
-        if let Self::KnownBad(hold) = self {
-            known_bad::release(ctx, hold).await;
-        }
+    /// Resolves with the cause when the lock is lost.
+    pub(super) fn loss(&self) -> Pin<Box<dyn Future<Output = String> + Send>> {
+        let loss = self.guard().lost();
+        Box::pin(async move { loss.await.as_str().to_owned() })
     }
 
     /// Records the release, and then releases the lock. While a fault makes the client drop guards, the guard is
     /// dropped instead of released.
     pub(super) async fn release(self, ctx: &Ctx, op: u64) {
-        let until = self.until(ctx);
+        let until = Some(self.until(ctx));
         ctx.record(Event::Release { op, until });
-        if ctx.drops_futures() && self.guard().is_some() {
+        if ctx.drops_futures() {
             return drop(self);
         }
         let outcome = match self {
-            Self::Guard(guard) | Self::Ignoring(guard) => Some(guard.release().await),
+            Self::Guard(guard) => Some(guard.release().await),
             Self::Owned(guard) => guard.release().await,
             Self::Leading(leadership) => Some(leadership.resign().await),
-            Self::KnownBad(hold) => return known_bad::release(ctx, hold).await,
         };
         // `None`: clones of an `OwnedGuard` still hold the lock, so there is no result to record.
         if let Some(outcome) = outcome {
@@ -165,14 +113,6 @@ impl Hold {
             });
         }
     }
-}
-
-/// Whether the library acquires the lock. This is also true for the known-bad clients that use the library wrongly.
-fn uses_library(locker: Locker) -> bool {
-    matches!(
-        locker,
-        Locker::Quorate | Locker::IgnoresLoss | Locker::JumpsLine
-    )
 }
 
 impl Acquisition {

@@ -6,7 +6,6 @@ mod context;
 mod files;
 mod follower;
 mod hold;
-mod known_bad;
 mod owners;
 mod prizes;
 mod readers;
@@ -31,7 +30,7 @@ use settings::PATIENCE;
 
 use crate::event::Event;
 use crate::locking;
-use crate::workload::{Locker, Order, Workload};
+use crate::workload::{Order, Workload};
 
 /// The number of worker threads of a client process. The fault `client-starve` blocks all of them.
 const WORKERS: usize = 2;
@@ -103,11 +102,11 @@ fn redlock(settings: &Settings) -> anyhow::Result<Redlock> {
             Guarding::AfterFirstContact => RestartGuard::AfterFirstContact,
             Guarding::Off => RestartGuard::Off,
         });
-    let builder = match settings.order {
-        Order::Fair if settings.locker != Locker::JumpsLine => builder.order(quorate::Order::Fair),
-        _ => builder.order(quorate::Order::Unordered),
+    let order = match settings.order {
+        Order::Fair => quorate::Order::Fair,
+        Order::Unordered => quorate::Order::Unordered,
     };
-    Ok(builder.build()?)
+    Ok(builder.order(order).build()?)
 }
 
 /// The time for each step of a connect: the default of 500 ms with the default TTL of one second, and longer with a

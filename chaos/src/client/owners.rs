@@ -22,7 +22,7 @@ pub(super) fn write_owner(ctx: &Ctx, spec: &AttemptSpec, op: u64, hold: &Hold) -
     else {
         return false;
     };
-    files::write_if_valid(ctx, &file, hold, &format!("{id} {}", ctx.attempt_name(op)))
+    files::write_if_valid(&file, hold, &format!("{id} {}", ctx.attempt_name(op)))
 }
 
 /// Records two owners: the one that the shared file names, and the expected one (the owner of this attempt). Records
@@ -32,7 +32,7 @@ pub(super) fn record_found_owner(ctx: &Ctx, spec: &AttemptSpec, op: u64, hold: &
     else {
         return;
     };
-    if !hold.is_valid(ctx) {
+    if !hold.is_valid() {
         return;
     }
     let (found, writer) = content.split_once(' ').unwrap_or((&content, ""));

@@ -12,11 +12,10 @@ use rand::RngExt;
 use super::attempt_spec::AttemptSpec;
 use super::context::Ctx;
 use super::hold;
-use super::known_bad;
 use super::settings::PATIENCE;
 use super::work::PendingAttempt;
 use crate::event::Event;
-use crate::workload::{Locker, Workload};
+use crate::workload::Workload;
 
 /// The number of prizes in each quota.
 const PRIZES: u64 = 10;
@@ -50,14 +49,11 @@ pub(super) async fn create_quotas(ctx: Ctx) {
 async fn create_quota(ctx: &Ctx, first_number: usize) {
     for number in first_number.. {
         let (name, units) = (quota_name(number), units_of(number));
-        let is_created = match ctx.settings.locker {
-            Locker::CountsDown => known_bad::create(ctx, &name, units).await,
-            _ => match create_quota_or_job(ctx, number).await {
-                // A quota with this number exists already: its creation was reported as failed, or its creator was
-                // killed. Try the next number.
-                Err(ValueError::Exists(_)) => continue,
-                result => result.is_ok(),
-            },
+        let is_created = match create_quota_or_job(ctx, number).await {
+            // A quota with this number exists already: its creation was reported as failed, or its creator was killed.
+            // Try the next number.
+            Err(ValueError::Exists(_)) => continue,
+            result => result.is_ok(),
         };
         if is_created {
             ctx.record(Event::Created {
@@ -165,12 +161,6 @@ async fn request_prize(
     number: usize,
 ) -> Result<(&'static str, Option<u64>), &'static str> {
     let name = quota_name(number);
-    if ctx.settings.locker == Locker::CountsDown {
-        let units_left = known_bad::take(ctx, &name).await;
-        return Ok(units_left.map_or(("sold_out", Some(0)), |units_left| {
-            ("taken", Some(units_left))
-        }));
-    }
     let result = if let Some(job) = job_of(ctx, number) {
         job.at_most_once(async |_| ())
             .await

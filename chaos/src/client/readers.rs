@@ -59,7 +59,7 @@ async fn read(ctx: &Ctx, spec: &AttemptSpec, op: u64, hold: &Hold, time: Duratio
 /// Records the content that the holder found in a file, and the content that it must find. Records nothing if the lock
 /// has been lost.
 fn record_found(ctx: &Ctx, key: &str, op: u64, hold: &Hold, (expected, found): (&str, &str)) {
-    if !hold.is_valid(ctx) {
+    if !hold.is_valid() {
         return;
     }
     let newer = if edition_of(expected) > edition_of(found) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::workload::{Locker, Order, Workload};
+use crate::workload::{Order, Workload};
 
 /// How long an attempt waits for a lock before the attempt fails.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
@@ -41,8 +41,6 @@ pub struct Settings {
     pub generation: u64,
     /// The restart guard of the client.
     pub guarding: Guarding,
-    /// The lock implementation that the client uses.
-    pub locker: Locker,
     /// The order of waiters.
     pub order: Order,
     /// The workloads of the client.

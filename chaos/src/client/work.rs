@@ -13,7 +13,7 @@ use super::context::Ctx;
 use super::hold::{Acquisition, Hold};
 use super::{files, owners, readers, transfer};
 use crate::event::Event;
-use crate::workload::{Locker, Workload};
+use crate::workload::Workload;
 
 /// The number of items in a full stock.
 const FULL_STOCK: u64 = 25;
@@ -45,8 +45,6 @@ fn hold_time(ctx: &Ctx, workload: Workload) -> Duration {
         Workload::Leader if share > ctx.settings.long_hold_share => {
             Duration::from_millis(40 + (share * 160.0) as u64)
         }
-        // `ignores-loss` does not renew its lock, so the lock is lost during this hold of 1.5 TTLs.
-        _ if ctx.settings.locker == Locker::IgnoresLoss && share < 0.3 => ttl.mul_f64(1.5),
         _ if share < ctx.settings.long_hold_share => {
             ttl.mul_f64(0.7 + 0.7 * share / ctx.settings.long_hold_share)
         }
@@ -75,7 +73,7 @@ pub(super) fn work_under_hold<'a>(
     op: u64,
     hold: Hold,
 ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-    let (token, until, slot) = (hold.token(), hold.until(ctx), hold.slot());
+    let (token, until, slot) = (hold.token(), Some(hold.until(ctx)), hold.slot());
     ctx.record(Event::Obtained {
         op,
         token,
@@ -90,7 +88,7 @@ pub(super) fn work_under_hold<'a>(
     Box::pin(async move {
         let Some(hold) = &hold_guard.hold else { return };
         let cause = {
-            let loss = hold.loss(ctx);
+            let loss = hold.loss();
             let work = work(ctx, spec, op, hold);
             tokio::select! {
                 // Poll `work` before the other futures. If the lock was lost while this process was paused, `work` then
@@ -110,9 +108,8 @@ pub(super) fn work_under_hold<'a>(
             }
             (None, hold) => hold.release(ctx, op).await,
             (Some(cause), hold) => {
-                let until = hold.until(ctx);
+                let until = Some(hold.until(ctx));
                 ctx.record(Event::Notified { op, cause, until });
-                hold.discard(ctx).await;
             }
         }
     })
@@ -161,7 +158,7 @@ struct HoldGuard<'a> {
 impl Drop for HoldGuard<'_> {
     fn drop(&mut self) {
         if let Some(hold) = self.hold.take() {
-            let (op, until) = (self.op, hold.until(self.ctx));
+            let (op, until) = (self.op, Some(hold.until(self.ctx)));
             self.ctx.record(Event::Release { op, until });
         }
     }
@@ -176,12 +173,10 @@ async fn record_renewals(ctx: &Ctx, workload: Workload, op: u64, hold: &Hold) {
     let mut last_until = hold.until(ctx);
     loop {
         tokio::time::sleep(ctx.settings.ttl / 5).await;
-        let current_until = hold.until(ctx);
-        if let Some(until) = current_until
-            && current_until != last_until
-        {
+        let until = hold.until(ctx);
+        if until != last_until {
             ctx.record(Event::Renewed { op, until });
-            last_until = current_until;
+            last_until = until;
         }
     }
 }

@@ -93,7 +93,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::workload::Locker;
 
     #[test]
     fn every_kind_of_fault_is_found_by_its_unique_name() {
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn documentation_states_the_right_number_of_faults_and_known_bad_clients() {
+    fn documentation_states_the_right_number_of_faults() {
         let kinds = Kind::all();
         let redis_faults = kinds
             .iter()
@@ -132,10 +131,6 @@ mod tests {
                 format!("**{} faults**: {redis_faults} for Redis", kinds.len()),
             ),
             ("docs/track-record.md", format!("and {other_faults} more")),
-            (
-                "docs/track-record.md",
-                format!("{} known-bad clients", Locker::KNOWN_BAD.len()),
-            ),
             (
                 "evidence/track-record/matrix.md",
                 format!("the {redis_faults} faults for Redis"),

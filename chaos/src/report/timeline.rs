@@ -197,7 +197,7 @@ fn facts(summary: &Summary, left_out: usize) -> String {
         scenario.order.name(),
         summary.landed(),
         summary.acquisitions(),
-        scenario.locker.name(),
+        scenario.code_name(),
     );
     if left_out > 0 {
         facts.push_str(
