@@ -1,8 +1,9 @@
 //! Checkers for the promises of a lock. Each promise has one checker, which receives the events of a history in their
 //! order, e.g. "client 3 obtained the lock".
 //!
-//! The simulation and the chaos runs share these checkers. The simulation reports each event when it happens. A chaos
-//! run replays its history after the run.
+//! The simulation, the chaos runs, and the tests with other clients (`scripts/interop`) and of the command
+//! (`scripts/proof`) share these checkers. The simulation reports each event when it happens. The others replay a
+//! history.
 //!
 //! The checkers report every breach of a promise. Each promise has assumptions, for example that masters keep their
 //! data. If an assumption was false in a run, the caller may ignore the breach.

@@ -4,110 +4,50 @@
 //! `scripts/interop` installs these clients and runs the tests. Without the clients, each test reports that it was
 //! skipped.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+mod peer;
 
-use quorate::{Redlock, RestartGuard, TryAcquire};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use peer::Peer;
+use quorate::{Instant, Redlock, RestartGuard, TryAcquire};
+use quorate_promises::{Breach, Class, Event, Exclusion, Hold, Moment, Promise};
 use quorate_testbed::Masters;
 
-/// A process that runs another Redlock client. It may hold a lock.
-struct Peer {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+/// The number of holds of each client in a history.
+const HOLDS: usize = 100;
 
-impl Peer {
-    fn start(mut command: Command, resource: &str, masters: &Masters) -> Self {
-        let mut child = command
-            .arg(resource)
-            .args(masters.into_iter().map(|master| master.addr().to_string()))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the other client must start");
-        let input = child.stdin.take().expect("piped");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        Self {
-            child,
-            input,
-            output,
-        }
-    }
+/// How long the other clients hold their locks at most: the validity that they request.
+const PEER_VALIDITY: Duration = Duration::from_secs(20);
 
-    fn read_line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("text");
-        line.trim().to_owned()
-    }
-
-    fn release(&mut self) {
-        self.input
-            .write_all(b"go\n")
-            .expect("the other client must still read its input");
-        assert_eq!(self.read_line(), "released");
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn node_redlock() -> Option<Command> {
-    let modules = std::env::var_os("QUORATE_INTEROP_NODE")?;
-    let mut command = Command::new("node");
-    command.env("NODE_PATH", modules);
-    command.arg(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/interop/redlock.mjs"
-    ));
-    Some(command)
-}
-
-fn pottery_command() -> Option<Command> {
-    let python = std::env::var_os("QUORATE_INTEROP_PYTHON")?;
-    let mut command = Command::new(python);
-    command.arg(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/interop/pottery_lock.py"
-    ));
-    Some(command)
-}
-
-/// Checks that while one of two clients holds the lock, the other client is refused. One client is this library.
-/// `prefix` is the text that the other client puts in front of the resource name.
-async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &str) {
-    let Some(command) = peer() else {
-        eprintln!(
-            "SKIPPED: the other client is not installed; scripts/interop installs it and runs this test"
-        );
-        return;
-    };
-    let masters = Masters::start(3).expect("three masters");
-    let redlock = Redlock::builder()
+fn redlock_on(masters: &Masters, prefix: &str) -> Redlock {
+    Redlock::builder()
         .masters(masters.urls())
         .restart_guard(RestartGuard::Off)
         .prefix(prefix)
         .build()
-        .expect("good settings");
+        .expect("good settings")
+}
+
+/// Checks that while one of two clients holds the lock, the other client is refused. One client is this library.
+async fn both_exclude_each_other(peer: peer::Kind) {
+    let Some(prefix) = peer.prefix_if_installed() else {
+        return;
+    };
+    let masters = Masters::start(3).expect("three masters");
+    let redlock = redlock_on(&masters, prefix);
+    let mut peer = Peer::start(peer, "shared", &masters);
 
     let guard = redlock.acquire("shared").await.expect("free");
-    let mut refused_peer = Peer::start(command, "shared", &masters);
-    assert_eq!(
-        refused_peer.read_line(),
-        "refused",
+    assert!(
+        !peer.try_acquire(),
         "the other client must not get a lock that quorate holds"
     );
     guard.release().await;
     redlock.flush().await;
 
-    let mut holding_peer = Peer::start(peer().expect("installed"), "shared", &masters);
-    assert_eq!(
-        holding_peer.read_line(),
-        "acquired",
+    assert!(
+        peer.try_acquire(),
         "the other client must get a lock that is free"
     );
     let tried = redlock.try_acquire("shared").await.expect("a quorum");
@@ -115,7 +55,7 @@ async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &st
         matches!(tried, TryAcquire::Held(_)),
         "quorate must not get a lock that the other client holds"
     );
-    holding_peer.release();
+    peer.release();
     let tried = redlock.try_acquire("shared").await.expect("a quorum");
     assert!(
         matches!(tried, TryAcquire::Acquired(_)),
@@ -123,12 +63,147 @@ async fn both_exclude_each_other(peer: impl Fn() -> Option<Command>, prefix: &st
     );
 }
 
+/// The start or the end of a hold.
+#[derive(Clone, Copy)]
+struct Change {
+    at: Instant,
+    hold: u64,
+    client: u64,
+    /// The end of the validity; `None` if the hold ends now.
+    until: Option<Instant>,
+}
+
+/// The holds of several clients.
+#[derive(Default)]
+struct History(Mutex<Vec<Change>>);
+
+impl History {
+    /// Adds the start of a hold, and returns its number.
+    fn add_start(&self, client: u64, until: Instant) -> u64 {
+        let mut changes = self.0.lock().expect("no client has panicked");
+        let hold = changes.len() as u64;
+        changes.push(Change {
+            at: Instant::now(),
+            hold,
+            client,
+            until: Some(until),
+        });
+        hold
+    }
+
+    /// Adds the end of a hold. Call this before the release.
+    fn add_end(&self, client: u64, hold: u64) {
+        self.0.lock().expect("no client has panicked").push(Change {
+            at: Instant::now(),
+            hold,
+            client,
+            until: None,
+        });
+    }
+
+    /// Lets the checker of the promise "one holder" judge the history. Returns the breaches, and the number of holds.
+    fn judge(self) -> (Vec<Breach>, u64) {
+        let mut changes = self.0.into_inner().expect("no client has panicked");
+        changes.sort_by_key(|change| change.at);
+        let (mut checker, mut breaches) = (Exclusion::default(), Vec::new());
+        for change in changes {
+            let now = Moment::at(change.at.as_nanos());
+            let hold = Hold {
+                id: change.hold,
+                client: change.client,
+                task: change.client,
+                places: &[0],
+                class: Class::Exclusive,
+                permit: None,
+                began: now,
+                token: None,
+                until: change.until.unwrap_or(change.at).as_nanos(),
+                note: None,
+            };
+            let event = match change.until {
+                Some(_) => Event::Obtained(&hold),
+                None => Event::Ended(&hold),
+            };
+            breaches.extend(checker.observe(now, &event));
+        }
+        (breaches, checker.judged())
+    }
+}
+
+/// Lets another client and this library compete for the lock `shared`. The other client locks `peer_resource`. Returns
+/// the breaches of the promise "one holder".
+async fn breaches_under_competition(
+    peer: peer::Kind,
+    prefix: &str,
+    peer_resource: &str,
+) -> Vec<Breach> {
+    let masters = Masters::start(3).expect("three masters");
+    let redlock = redlock_on(&masters, prefix);
+    let history = History::default();
+    let mut peer = Peer::start(peer, peer_resource, &masters);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut holds = 0;
+            while holds < HOLDS {
+                let until = Instant::now() + PEER_VALIDITY;
+                if !peer.try_acquire() {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                let hold = history.add_start(0, until);
+                std::thread::sleep(Duration::from_millis(3));
+                history.add_end(0, hold);
+                peer.release();
+                holds += 1;
+            }
+        });
+        let (redlock, history) = (&redlock, &history);
+        let runtime = tokio::runtime::Handle::current();
+        scope.spawn(move || {
+            for _ in 0..HOLDS {
+                let guard = runtime
+                    .block_on(redlock.acquire("shared"))
+                    .expect("the other client releases the lock soon");
+                let hold = history.add_start(1, guard.valid_until());
+                std::thread::sleep(Duration::from_millis(3));
+                history.add_end(1, hold);
+                runtime.block_on(guard.release());
+            }
+        });
+    });
+    let (breaches, judged) = history.judge();
+    assert_eq!(judged, 2 * HOLDS as u64);
+    breaches
+}
+
+/// Checks that two clients never hold the lock at the same time while both want it again and again.
+async fn both_take_turns(peer: peer::Kind) {
+    let Some(prefix) = peer.prefix_if_installed() else {
+        return;
+    };
+    let breaches = breaches_under_competition(peer, prefix, "shared").await;
+    assert!(breaches.is_empty(), "{breaches:#?}");
+    // A client that locks something else holds its lock at the same time. The checker must report this.
+    let breaches = breaches_under_competition(peer, prefix, "other").await;
+    assert!(!breaches.is_empty(), "the checker noticed nothing");
+}
+
 #[tokio::test]
 async fn npm_package_redlock_and_quorate_exclude_each_other() {
-    both_exclude_each_other(node_redlock, "").await;
+    both_exclude_each_other(peer::Kind::NpmRedlock).await;
 }
 
 #[tokio::test]
 async fn pypi_package_pottery_and_quorate_exclude_each_other() {
-    both_exclude_each_other(pottery_command, "redlock:").await;
+    both_exclude_each_other(peer::Kind::Pottery).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn npm_package_redlock_and_quorate_take_turns() {
+    both_take_turns(peer::Kind::NpmRedlock).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pypi_package_pottery_and_quorate_take_turns() {
+    both_take_turns(peer::Kind::Pottery).await;
 }

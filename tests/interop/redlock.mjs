@@ -1,7 +1,8 @@
-// Tries to acquire a lock with the npm package `redlock`, and prints "acquired" or "refused".
-// Keeps the lock until a line arrives on standard input.
+// A lock of the npm package `redlock`, driven by lines on standard input:
+// "try" tries to acquire the lock, and prints "acquired" or "refused"; "release" releases it, and prints "released".
 // Usage: node redlock.mjs RESOURCE HOST:PORT ..   (packages from NODE_PATH)
 import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
 const require = createRequire(process.env.NODE_PATH + "/");
 const Redis = require("ioredis");
 const { default: Redlock } = require("redlock");
@@ -13,14 +14,18 @@ const clients = masters.map((master) => {
 });
 const redlock = new Redlock(clients, { retryCount: 0 });
 redlock.on("error", () => {});
-try {
-  const lock = await redlock.acquire([resource], 20000);
-  console.log("acquired");
-  await new Promise((resolve) => process.stdin.once("data", resolve));
-  await lock.release();
-  console.log("released");
-} catch (error) {
-  console.log("refused");
+let lock;
+for await (const line of createInterface({ input: process.stdin })) {
+  if (line === "try") {
+    try {
+      lock = await redlock.acquire([resource], 20000);
+      console.log("acquired");
+    } catch (error) {
+      console.log("refused");
+    }
+  } else {
+    await lock.release();
+    console.log("released");
+  }
 }
-clients.forEach((client) => client.disconnect());
 process.exit(0);
