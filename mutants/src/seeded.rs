@@ -17,11 +17,13 @@ mod woven;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::targets;
-use list::SeededBug;
+use list::{Bound, SeededBug};
 
 pub(crate) const HELP: &str = "\
 usage: scripts/seeded-bugs [NAME ..]         judges these seeded bugs; without a name, all
        scripts/seeded-bugs --short [NAME ..] only within bounds of fewer than 1,000 seeds or 40 seconds
+       scripts/seeded-bugs --searches ..     only with the simulation and the model
+       scripts/seeded-bugs --chaos ..        only with chaos runs
        scripts/seeded-bugs --list            prints the names of the seeded bugs, and what they do
        scripts/seeded-bugs --show NAME       prints the smallest scenario that reveals the bug, and its trace
        scripts/seeded-bugs --harm [NAME ..]  prints the first seed in which each bug harms a client; with --show, the
@@ -32,11 +34,29 @@ usage: scripts/seeded-bugs [NAME ..]         judges these seeded bugs; without a
 pub(crate) struct Options {
     action: Action,
     names: Vec<String>,
-    is_short: bool,
+    selection: Selection,
     /// Whether to search for a violation of any rule that protects users, instead of the rule in the list.
     is_harm: bool,
     threads: usize,
     seeds: u64,
+}
+
+/// Which rules of the list are judged.
+#[derive(Clone, Copy)]
+struct Selection {
+    is_short: bool,
+    searches: bool,
+    chaos_runs: bool,
+}
+
+impl Selection {
+    fn includes(self, bound: Bound) -> bool {
+        let is_of_kind = match bound {
+            Bound::Seeds(_) => self.searches,
+            Bound::Seconds(_) => self.chaos_runs,
+        };
+        is_of_kind && (!self.is_short || bound.is_short())
+    }
 }
 
 #[derive(PartialEq)]
@@ -50,7 +70,11 @@ pub(crate) fn parse_options(mut args: impl Iterator<Item = String>) -> Result<Op
     let mut options = Options {
         action: Action::Judge,
         names: Vec::new(),
-        is_short: false,
+        selection: Selection {
+            is_short: false,
+            searches: true,
+            chaos_runs: true,
+        },
         is_harm: false,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         seeds: 20_000,
@@ -61,7 +85,9 @@ pub(crate) fn parse_options(mut args: impl Iterator<Item = String>) -> Result<Op
             "--list" => options.action = Action::List,
             "--show" => options.action = Action::Show,
             "--harm" => options.is_harm = true,
-            "--short" => options.is_short = true,
+            "--short" => options.selection.is_short = true,
+            "--searches" => options.selection.chaos_runs = false,
+            "--chaos" => options.selection.searches = false,
             "--threads" => options.threads = next_value()?.parse()?,
             "--seeds" => options.seeds = next_value()?.parse()?,
             _ if arg.starts_with('-') => bail!("unknown argument {arg}"),
@@ -96,5 +122,5 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if options.is_harm {
         return judge::find_harm(&programs, &selected, options.seeds, options.threads);
     }
-    judge::judge_all(&programs, &selected, options.is_short, options.threads)
+    judge::judge_all(&programs, &selected, options.selection, options.threads)
 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::chaos_run;
 use super::list::{Bound, Caught, SeededBug};
 use super::verdict::Verdict;
 use super::woven::Programs;
+use super::{Selection, chaos_run};
 
 /// The time limit of one search. A search takes minutes on a busy machine; only an endless loop takes longer than this.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -24,23 +24,23 @@ struct Judgement<'a> {
     caught: &'a Caught,
 }
 
-/// Lets the simulation and the chaos runs judge the bugs, and prints a table. If `is_short` is true, judges only within
-/// short bounds. Returns whether all bugs were caught.
+/// Lets the simulation and the chaos runs judge the bugs by the selected rules, and prints a table. Returns whether all
+/// bugs were caught.
 pub(super) fn judge_all(
     programs: &Programs,
     bugs: &[&SeededBug],
-    is_short: bool,
+    selection: Selection,
     threads: usize,
 ) -> Result<bool> {
     let judgements = bugs.iter().flat_map(|bug| {
         let caught = bug.caught.iter();
         caught.map(|caught| Judgement { bug, caught })
     });
-    let judgements = judgements.filter(|judgement| !is_short || judgement.caught.bound.is_short());
+    let judgements = judgements.filter(|judgement| selection.includes(judgement.caught.bound));
     let judgements: Vec<Judgement<'_>> = judgements.collect();
     ensure!(
         !judgements.is_empty(),
-        "no search for these seeded bugs has a short bound"
+        "these seeded bugs have no such rules"
     );
     let started_at = Instant::now();
     let verdicts = run_all(programs, &judgements, threads)?;
