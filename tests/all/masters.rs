@@ -15,7 +15,7 @@ use quorate::{
     AcquireError, ChangeError, ChangeStage, Fault, LossCause, MastersChange, NodeOutcome,
     NodeReport, NodeStatus, Redlock, RedlockBuilder, RestartGuard, StatusVerdict, TryAcquire, Wait,
 };
-use quorate_testbed::Masters;
+use quorate_testbed::{Masters, Proxy};
 
 /// The longest lease that the clients of these tests may use. Each change of the masters has to wait for this time.
 const MAX_TTL: Duration = secs(1);
@@ -533,6 +533,32 @@ async fn step_begin_fails_while_a_client_is_configured_with_only_some_masters() 
     assert_eq!(scene.generations(), [""; 5]);
     drop(fewer);
     begin(&change).await;
+}
+
+/// Two addresses of one server would give it two votes.
+#[tokio::test]
+async fn step_begin_fails_if_two_of_the_next_masters_are_one_server() {
+    let scene = Scene::start();
+    let proxy = Proxy::start(scene.servers[3].addr()).expect("a proxy");
+    let mut next_urls = scene.urls(2..4);
+    next_urls.push(format!("redis://{}", proxy.addr()));
+    let joint_client = scene.settings(0..3).next_masters(next_urls).build();
+    let joint_client = joint_client.expect("both");
+    let change = joint_client.change().expect("a change");
+    let started_at = Instant::now();
+    loop {
+        // Until the next masters have run for long enough, the step also fails for this reason.
+        let missing = missing_conditions(change.begin().await);
+        if let [line] = &missing[..]
+            && line.contains("is the same server as")
+        {
+            assert!(line.contains(&proxy.addr().to_string()), "{line}");
+            break;
+        }
+        assert!(started_at.elapsed() < PATIENCE, "{missing:?}");
+        tokio::time::sleep(ms(100)).await;
+    }
+    assert_eq!(scene.generations(), [""; 5]);
 }
 
 /// Counts the acquires of all clients. Collects a text for each acquire that violates mutual exclusion or the order of
