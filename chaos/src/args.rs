@@ -392,6 +392,11 @@ impl RunArgs {
             ..Scenario::default().with_nodes(&nodes)
         };
         scenario.check()?;
+        // In a program without seeded bugs, the option would change nothing, and correct code would pass for a bug.
+        anyhow::ensure!(
+            self.seeded_bug.is_none() || env!("CARGO_PKG_VERSION").ends_with("+seeded-bugs"),
+            "this program contains no seeded bugs: scripts/seeded-bugs builds one"
+        );
         Ok(scenario)
     }
 

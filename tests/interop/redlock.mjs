@@ -21,7 +21,8 @@ for await (const line of createInterface({ input: process.stdin })) {
       lock = await redlock.acquire([resource], 20000);
       console.log("acquired");
     } catch (error) {
-      console.log("refused");
+      // With one attempt, the package also reports this error if masters cannot be reached.
+      console.log(error.name === "ExecutionError" ? "refused" : String(error));
     }
   } else {
     await lock.release();

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
@@ -24,51 +24,127 @@ const OPTIONS: [&str; 8] = [
     "20ms",
 ];
 
-/// Makes chaos runs with this bug, each longer than the one before, until one of them breaks all of the rules. `caught`
-/// are the rules that name the same run. Returns one verdict for each of them.
-pub(super) fn judge(chaos: &Path, bug: &SeededBug, caught: &[&Caught]) -> Result<Vec<Verdict>> {
+/// How much longer than its faults a run may take. It starts masters and clients, and ends with pauses; on a busy machine,
+/// each of these takes a minute at most.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// What a chaos run has shown.
+struct Run {
+    /// The file `summary.json` of its report; `Null` if the run has no result.
+    summary: Value,
+    /// The last line that the run printed.
+    last_line: String,
+}
+
+/// Makes chaos runs with this bug, each longer than the one before, until each rule has been broken in one of them.
+/// `caught` are the rules that name the same run. Returns one verdict for each of them.
+///
+/// If `has_control` is true, also makes a run of the same copy without the bug. A rule that this run breaks has not
+/// caught the bug.
+pub(super) fn judge(
+    chaos: &Path,
+    bug: &SeededBug,
+    caught: &[&Caught],
+    has_control: bool,
+) -> Result<Vec<Verdict>> {
     let _turn = wait_for_turn(chaos)?;
     let started_at = Instant::now();
-    let mut verdicts = Vec::new();
+    let mut verdicts: Vec<Verdict> = caught.iter().map(|_| Verdict::default()).collect();
     for seconds in run_lengths(caught) {
-        let (mut command, report) = command(chaos, bug, caught[0], seconds);
-        let output = command
-            .stdin(Stdio::null())
-            .output()
-            .context("the chaos run")?;
-        let summary = fs::read(report.join("summary.json")).ok();
-        let summary: Value = summary
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .unwrap_or_default();
-        let last_line = String::from_utf8_lossy(&output.stderr)
-            .lines()
-            .last()
-            .map(str::to_owned);
-        let verdict_of = |caught: &&Caught| {
-            let violation = violation(&summary, caught);
+        let run = make_run(chaos, bug, caught[0], Some(bug.id), seconds)?;
+        let open = caught.iter().zip(&mut verdicts);
+        for (caught, verdict) in open.filter(|(_, verdict)| verdict.found.is_none()) {
+            let violation = violation(&run.summary, caught);
             let found = violation.as_ref().map(|_| Bound::Seconds(seconds));
-            let why = || match &last_line {
-                Some(line) if summary.is_null() => format!("no result: {line}"),
+            let why = || match run.summary {
+                Value::Null => format!("no result: {}", run.last_line),
                 _ => format!("no violation of {} in a run of {seconds} s", caught.by),
             };
-            Verdict {
+            *verdict = Verdict {
                 found,
                 message: violation.unwrap_or_else(why),
                 elapsed: started_at.elapsed(),
-            }
-        };
-        verdicts = caught.iter().map(verdict_of).collect();
+            };
+        }
         if verdicts.iter().all(|verdict| verdict.found.is_some()) {
             break;
         }
     }
+    if has_control {
+        refuse_false_alarms(chaos, bug, caught, &mut verdicts)?;
+    }
     Ok(verdicts)
+}
+
+/// Makes a run without the bug, as long as the run that caught it. Clears the verdicts of the rules that this run breaks
+/// as well.
+fn refuse_false_alarms(
+    chaos: &Path,
+    bug: &SeededBug,
+    caught: &[&Caught],
+    verdicts: &mut [Verdict],
+) -> Result<()> {
+    let lengths = verdicts.iter().filter_map(|verdict| verdict.found);
+    let Some(Bound::Seconds(seconds)) = lengths.max() else {
+        return Ok(());
+    };
+    let run = make_run(chaos, bug, caught[0], None, seconds)?;
+    for (caught, verdict) in caught.iter().zip(verdicts) {
+        let false_alarm = match violation(&run.summary, caught) {
+            Some(violation) => format!("also without the bug: {violation}"),
+            None if run.summary.is_null() => {
+                format!("no result without the bug: {}", run.last_line)
+            }
+            None => continue,
+        };
+        verdict.found = None;
+        verdict.message = false_alarm;
+    }
+    Ok(())
+}
+
+/// Makes one chaos run, with the bug of this number or without one.
+fn make_run(
+    chaos: &Path,
+    bug: &SeededBug,
+    caught: &Caught,
+    number: Option<usize>,
+    seconds: u64,
+) -> Result<Run> {
+    let (mut command, report) = command(chaos, bug, caught, number, seconds);
+    fs::create_dir_all(&report)?;
+    let log = report.with_extension("log");
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(File::create(&log)?)
+        .spawn()
+        .context("the chaos run")?;
+    let ends_at = Instant::now() + LIMIT + Duration::from_secs(seconds);
+    while child.try_wait()?.is_none() && Instant::now() < ends_at {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // This ends a run that hangs. Its masters and clients end when it is gone.
+    let _ = child.kill();
+    child.wait()?;
+    let summary = fs::read(report.join("summary.json")).ok();
+    let log = fs::read(log)?;
+    Ok(Run {
+        summary: summary
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .unwrap_or_default(),
+        last_line: String::from_utf8_lossy(&log)
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .to_owned(),
+    })
 }
 
 /// Makes the longest chaos run of this rule, and shows what it prints. Returns whether it has broken the rule.
 pub(super) fn show(chaos: &Path, bug: &SeededBug, caught: &Caught, seconds: u64) -> Result<bool> {
     let _turn = wait_for_turn(chaos)?;
-    let (mut command, report) = command(chaos, bug, caught, seconds);
+    let (mut command, report) = command(chaos, bug, caught, Some(bug.id), seconds);
     command.status().context("the chaos run")?;
     let summary = fs::read(report.join("summary.json")).context("the chaos run has no result")?;
     Ok(violation(&serde_json::from_slice(&summary)?, caught).is_some())
@@ -85,13 +161,21 @@ fn run_lengths(caught: &[&Caught]) -> Vec<u64> {
 }
 
 /// The command of one chaos run, and the folder of its report.
-fn command(chaos: &Path, bug: &SeededBug, caught: &Caught, seconds: u64) -> (Command, PathBuf) {
+fn command(
+    chaos: &Path,
+    bug: &SeededBug,
+    caught: &Caught,
+    number: Option<usize>,
+    seconds: u64,
+) -> (Command, PathBuf) {
     let report = chaos.with_file_name("reports").join(&bug.name);
     let _ = fs::remove_dir_all(&report);
     let mut command = Command::new(chaos);
     command.arg("run").args(OPTIONS).args(caught.arguments());
     command.args(["--duration", &format!("{seconds}s")]);
-    command.args(["--seeded-bug", &bug.id.to_string()]);
+    if let Some(number) = number {
+        command.args(["--seeded-bug", &number.to_string()]);
+    }
     command.arg("--out").arg(&report);
     (command, report)
 }
@@ -113,7 +197,9 @@ fn violation(summary: &Value, caught: &Caught) -> Option<String> {
 
 /// Waits until no other chaos run is active on this machine: the tests of `chaos/` lock the same file.
 fn wait_for_turn(chaos: &Path) -> Result<Flock<File>> {
-    let folder = chaos.with_file_name("").join("../tmp");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = target.unwrap_or_else(|| chaos.with_file_name(".."));
+    let folder = target.join("tmp");
     fs::create_dir_all(&folder)?;
     let file = File::create(folder.join("chaos.turn"))?;
     Flock::lock(file, FlockArg::LockExclusive)

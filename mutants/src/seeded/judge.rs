@@ -43,7 +43,7 @@ pub(super) fn judge_all(
         "these seeded bugs have no such rules"
     );
     let started_at = Instant::now();
-    let verdicts = run_all(programs, &judgements, threads)?;
+    let verdicts = run_all(programs, &judgements, threads, !selection.is_short)?;
     println!(
         "\n{:<26}{:<31}{:<82}{:>8}{:>8}{:>7}",
         "seeded bug", "rule", "scenarios", "caught", "bound", "s"
@@ -69,7 +69,7 @@ pub(super) fn judge_all(
         .map(|judgement| judgement.bug.id)
         .collect();
     println!(
-        "{} searches for {} seeded bugs in {:.0} s, {} NOT CAUGHT",
+        "{} judgements of {} seeded bugs in {:.0} s, {} NOT CAUGHT",
         judgements.len(),
         judged.len(),
         started_at.elapsed().as_secs_f64(),
@@ -104,11 +104,13 @@ impl Board<'_> {
 }
 
 /// Runs the judgements, and prints each result. `threads` searches run at a time, and those that may take longest begin
-/// first. The chaos runs mostly wait, so they take place at the same time, one after the other.
+/// first. The chaos runs mostly wait, so they take place at the same time, one after the other. If `has_controls` is true,
+/// each bug that a chaos run caught is compared with a run without the bug.
 fn run_all(
     programs: &Programs,
     judgements: &[Judgement<'_>],
     threads: usize,
+    has_controls: bool,
 ) -> Result<Vec<Verdict>> {
     let is_chaos = |index: &usize| matches!(judgements[*index].caught.bound, Bound::Seconds(_));
     let (chaos_runs, mut searches): (Vec<usize>, Vec<usize>) =
@@ -137,7 +139,8 @@ fn run_all(
                 .iter()
                 .map(|index| judgements[*index].caught)
                 .collect();
-            let verdicts = chaos_run::judge(&programs.chaos, judgements[group[0]].bug, &caught)?;
+            let bug = judgements[group[0]].bug;
+            let verdicts = chaos_run::judge(&programs.chaos, bug, &caught, has_controls)?;
             for (index, verdict) in group.iter().zip(verdicts) {
                 board.add(*index, verdict);
             }
@@ -242,15 +245,18 @@ pub(super) fn find_harm(
 ) -> Result<bool> {
     let is_simulated = |caught: &&Caught| matches!(caught.bound, Bound::Seeds(_));
     let harms = bugs.iter().filter_map(|bug| {
-        let caught = bug.caught.first().filter(is_simulated)?;
-        Some((*bug, caught.as_harm(seeds)))
+        let caught = bug.caught.iter().find(is_simulated);
+        if caught.is_none() {
+            println!("{:<26}only chaos runs reveal it", bug.name);
+        }
+        Some((*bug, caught?.as_harm(seeds)))
     });
     let harms: Vec<(&SeededBug, Caught)> = harms.collect();
     let judgements: Vec<Judgement<'_>> = harms
         .iter()
         .map(|(bug, caught)| Judgement { bug, caught })
         .collect();
-    let verdicts = run_all(programs, &judgements, threads)?;
+    let verdicts = run_all(programs, &judgements, threads, false)?;
     println!();
     for (Judgement { bug, .. }, verdict) in judgements.iter().zip(verdicts) {
         println!("{:<26}{}", bug.name, verdict.message);

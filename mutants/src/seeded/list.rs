@@ -293,8 +293,12 @@ mod tests {
             if bug.world != bug.change.is_empty() || bug.caught.is_empty() {
                 faults.push(format!("{}: needs changes and rules", bug.name));
             }
+            let is_search = |caught: &Caught| matches!(caught.bound, Bound::Seeds(_));
+            let is_first_of_chaos = bug.caught.first().is_some_and(|first| !is_search(first));
             let first = bug.caught.first();
-            if first.is_some_and(|caught| caught.scenarios.contains("model")) {
+            if first.is_some_and(|caught| caught.scenarios.contains("model"))
+                || is_first_of_chaos && bug.caught.iter().any(is_search)
+            {
                 faults.push(format!(
                     "{}: the first rule must be one of the simulation",
                     bug.name

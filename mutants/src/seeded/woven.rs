@@ -47,6 +47,25 @@ fn with_other_version(text: &str) -> String {
     lines.collect()
 }
 
+/// The manifests of the packages with the programs of the copy.
+const WITH_PROGRAMS: [&str; 2] = ["chaos/Cargo.toml", "simulation/Cargo.toml"];
+
+/// Returns the text of one of the manifests [`WITH_PROGRAMS`] with another name of the program. Otherwise the program
+/// would replace the program of the repository in the shared folder, and tests would start it.
+fn with_other_program(text: &str) -> Result<String> {
+    let name = text
+        .lines()
+        .find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+    let name = name.context("a manifest has no name")?;
+    let text = text.replacen("[package]\n", "[package]\nautobins = false\n", 1);
+    Ok(format!(
+        "{text}\n[[bin]]\nname = \"{name}{PROGRAM_SUFFIX}\"\npath = \"src/main.rs\"\n"
+    ))
+}
+
+/// The end of the names of the programs of the copy.
+const PROGRAM_SUFFIX: &str = "-with-seeded-bugs";
+
 /// The bodies of one function: the original one, and the changes of each bug by its number.
 struct Function {
     body: Body,
@@ -71,7 +90,7 @@ const CHAOS: (&str, &[&str]) = (
         "quorate-simulation",
         "--all-features",
         "--bin",
-        "quorate-chaos",
+        "quorate-chaos-with-seeded-bugs",
     ],
 );
 
@@ -89,7 +108,9 @@ pub(super) fn build(root: &Path, bugs: &[SeededBug], selected: &[&SeededBug]) ->
     let changes = bugs.iter().flat_map(|bug| &bug.change);
     let mut changed: BTreeSet<&str> = changes.map(|change| &*change.file).collect();
     changed.extend([ROOT_MODULE, SCRIPT_ASSEMBLER]);
-    let is_written_later = |file: &str| changed.contains(file) || WITH_VERSIONS.contains(&file);
+    let is_written_later = |file: &str| {
+        changed.contains(file) || WITH_VERSIONS.contains(&file) || WITH_PROGRAMS.contains(&file)
+    };
     let unchanged = files.iter().filter(|file| !is_written_later(file));
     copy_files(root, &copy, unchanged)?;
     remove_others(&copy, &files)?;
@@ -105,6 +126,13 @@ pub(super) fn build(root: &Path, bugs: &[SeededBug], selected: &[&SeededBug]) ->
     for file in WITH_VERSIONS {
         let text = fs::read_to_string(root.join(file)).context(file)?;
         write(&copy.join(file), with_other_version(&text).as_bytes())?;
+    }
+    for file in WITH_PROGRAMS {
+        let text = fs::read_to_string(root.join(file)).context(file)?;
+        write(
+            &copy.join(file),
+            with_other_program(&text).context(file)?.as_bytes(),
+        )?;
     }
     // Share the folder of the other builds, so that the crates of other projects are built once. The packages of the
     // copy have a version of their own. Otherwise cargo would take what it has built from the copy for the same
@@ -127,10 +155,9 @@ pub(super) fn build(root: &Path, bugs: &[SeededBug], selected: &[&SeededBug]) ->
                 texts.join("\n")
             );
         }
-        let program = programs.get(name);
+        let program = programs.get(&format!("{name}{PROGRAM_SUFFIX}"));
         let program = program.with_context(|| format!("cargo built no {name}"))?;
-        // The next build without seeded bugs overwrites the program. Another run may execute the old program: then it
-        // cannot be overwritten, only replaced.
+        // Another run may execute the old program: then it cannot be overwritten, only replaced.
         let new = folder.join(format!("{name}.{}", std::process::id()));
         fs::copy(program, &new)?;
         fs::rename(&new, folder.join(name))?;
@@ -281,6 +308,22 @@ mod tests {
                 "{file}: {count} of {expected}"
             );
         }
+    }
+
+    /// If a program had the same name, it would replace the program of the repository, and tests would start it.
+    #[test]
+    fn programs_of_the_copy_have_other_names() {
+        for (file, (name, _)) in WITH_PROGRAMS.into_iter().zip([CHAOS, SIMULATION]) {
+            let text = fs::read_to_string(targets::root().join(file)).expect("the file must exist");
+            let changed = with_other_program(&text).expect("the manifest must have a name");
+            assert!(!text.contains("[[bin]]") && !text.contains("autobins"));
+            assert_eq!(changed.matches("autobins = false").count(), 1);
+            assert!(changed.contains(&format!("[[bin]]\nname = \"{name}{PROGRAM_SUFFIX}\"\n")));
+        }
+        assert_eq!(
+            CHAOS.1.last().copied(),
+            Some(&*format!("{}{PROGRAM_SUFFIX}", CHAOS.0))
+        );
     }
 
     #[test]
