@@ -151,11 +151,7 @@ impl History {
 
 /// Lets another client and this library compete for the lock `shared`, until each has had it `HOLDS` times. The other
 /// client locks `peer_resource`. Returns the breaches of the promise "one holder".
-async fn breaches_under_competition(
-    peer: peer::Kind,
-    prefix: &str,
-    peer_resource: &str,
-) -> Vec<Breach> {
+fn breaches_under_competition(peer: peer::Kind, prefix: &str, peer_resource: &str) -> Vec<Breach> {
     let masters = Masters::start(3).expect("three masters");
     let redlock = redlock_on(&masters, prefix);
     let history = History::default();
@@ -205,14 +201,14 @@ async fn breaches_under_competition(
 }
 
 /// Checks that two clients never hold the lock at the same time while both want it again and again.
-async fn both_take_turns(peer: peer::Kind) {
+fn both_take_turns(peer: peer::Kind) {
     let Some(prefix) = peer.prefix_if_installed() else {
         return;
     };
-    let breaches = breaches_under_competition(peer, prefix, "shared").await;
+    let breaches = breaches_under_competition(peer, prefix, "shared");
     assert!(breaches.is_empty(), "{breaches:#?}");
     // A client that locks something else holds its lock at the same time. The checker must report this.
-    let breaches = breaches_under_competition(peer, prefix, "other").await;
+    let breaches = breaches_under_competition(peer, prefix, "other");
     assert!(!breaches.is_empty(), "the checker noticed nothing");
 }
 
@@ -226,12 +222,12 @@ async fn pypi_package_pottery_and_quorate_exclude_each_other() {
     both_exclude_each_other(peer::Kind::Pottery).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn npm_package_redlock_and_quorate_take_turns() {
-    both_take_turns(peer::Kind::NpmRedlock).await;
+    both_take_turns(peer::Kind::NpmRedlock);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pypi_package_pottery_and_quorate_take_turns() {
-    both_take_turns(peer::Kind::Pottery).await;
+    both_take_turns(peer::Kind::Pottery);
 }
