@@ -165,8 +165,8 @@ pub enum Event<'a> {
     Asked {
         /// The number of the task. A task asks for one lock at a time.
         task: u64,
-        /// Where the task waits. If it asks for several resources, this is one of them.
-        queue: Queue,
+        /// The queues of all locks that the task asks for.
+        queues: &'a [Queue],
         /// Whether the task waits for its turn. If not, it makes only one attempt.
         waits: bool,
     },

@@ -115,7 +115,11 @@ impl Promise for Idle {
     fn observe(&mut self, moment: Moment, event: &Event<'_>) -> Vec<Breach> {
         let now = moment.time;
         match event {
-            Event::Asked { task, queue, waits } => {
+            Event::Asked {
+                task,
+                queues: [queue, ..],
+                waits,
+            } => {
                 self.tasks.insert(*task, *queue);
                 if *waits {
                     let lock = self.locks.entry(*queue).or_default();
@@ -164,10 +168,10 @@ mod tests {
         Idle::new(move |_| Some(IdleLimits { capacity, longest }))
     }
 
-    fn asked(task: u64, queue: Queue) -> Event<'static> {
+    fn asked(task: u64, queues: &[Queue; 1]) -> Event<'_> {
         Event::Asked {
             task,
-            queue,
+            queues,
             waits: true,
         }
     }
@@ -178,7 +182,7 @@ mod tests {
         let history = |ended_at, obtained_at| {
             [
                 (10, Event::Obtained(&first)),
-                (20, asked(2, Queue::Place(4))),
+                (20, asked(2, &[Queue::Place(4)])),
                 (ended_at, Event::Ended(&first)),
                 (obtained_at, Event::Obtained(&second)),
                 (obtained_at, Event::Answered { task: 2 }),
@@ -206,7 +210,7 @@ mod tests {
         let (first, second) = (permit(0, 10), permit(1, 40));
         let history = [
             (10, Event::Obtained(&first)),
-            (20, asked(1, Queue::Semaphore(7))),
+            (20, asked(1, &[Queue::Semaphore(7)])),
             (40, Event::Obtained(&second)),
         ];
         let text = "a permit of the semaphore 7 was free for too long while a task waited";

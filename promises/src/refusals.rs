@@ -121,9 +121,8 @@ impl Promise for Refusals {
     fn observe(&mut self, moment: Moment, event: &Event<'_>) -> Vec<Breach> {
         let now = moment.time;
         match event {
-            Event::Asked { task, queue, .. } => self.record_try(now, *task, *queue),
             Event::Answered { task } => self.record_answer(now, *task),
-            Event::Tried { task, queues } => {
+            Event::Asked { task, queues, .. } | Event::Tried { task, queues } => {
                 for queue in *queues {
                     self.record_try(now, *task, *queue);
                 }
@@ -183,7 +182,7 @@ mod tests {
     fn texts_of_class(class: Class, earlier: &[(u64, Event<'_>)]) -> Vec<String> {
         let asked = Event::Asked {
             task: 9,
-            queue: QUEUES[0],
+            queues: &QUEUES,
             waits: false,
         };
         let refused = Event::Refused {
@@ -226,13 +225,26 @@ mod tests {
     fn refusal_while_another_task_waits_has_a_cause() {
         let asked = Event::Asked {
             task: 1,
-            queue: QUEUES[0],
+            queues: &QUEUES,
             waits: true,
         };
         let answered = Event::Answered { task: 1 };
         assert!(texts(&[(20, asked)]).is_empty());
         assert!(texts(&[(20, asked), (90, answered)]).is_empty());
         assert_eq!(texts(&[(20, asked), (89, answered)]).len(), 1);
+    }
+
+    /// A task of the same process can wait in front, and has sent no request yet.
+    #[test]
+    fn refusal_while_a_task_waits_for_several_locks_has_a_cause() {
+        let queues = [Queue::Place(3), QUEUES[0]];
+        let asked = |queues| Event::Asked {
+            task: 1,
+            queues,
+            waits: true,
+        };
+        assert!(texts(&[(20, asked(&queues))]).is_empty());
+        assert_eq!(texts(&[(20, asked(&queues[..1]))]).len(), 1);
     }
 
     #[test]

@@ -106,10 +106,7 @@ impl Client {
             renew: true,
             kind,
         };
-        let call = self.begin_call(Call::Acquire {
-            resource: kind.place(0).into(),
-            wait: one_step_per_process.then_some(0),
-        });
+        let call = self.begin_acquire(kind, 0, one_step_per_process.then_some(0));
         let outcome = self.library.clone().acquire(args).await;
         if let Err(failure) = outcome {
             self.report_refusal(kind, 0, failure);
@@ -197,10 +194,7 @@ impl Client {
             renew,
             kind: step.kind,
         };
-        let call = self.begin_call(Call::Acquire {
-            resource: step.kind.place(step.resource).into(),
-            wait: Some(wait),
-        });
+        let call = self.begin_acquire(step.kind, step.resource, Some(wait));
         let acquire = self.library.clone().acquire(args);
         let outcome = match step.cut {
             Some(polls) => PollLimit::new(acquire, polls).await,
@@ -272,15 +266,20 @@ impl Client {
         }
     }
 
-    /// Reports to the checkers that a call begins.
+    /// Reports to the checkers that an acquire begins.
+    fn begin_acquire(&self, kind: Kind, resource: u8, wait: Option<u64>) -> RunningCall<'_> {
+        let place = kind.place(resource);
+        let (resource, scope) = (place.into(), kind.scope(place));
+        self.report_fact(|task| Fact::AcquireStarted {
+            task,
+            resource,
+            scope,
+            wait,
+        });
+        self.begin_call(Call::Acquire { resource, wait })
+    }
+
     fn begin_call(&self, call: Call) -> RunningCall<'_> {
-        if let Call::Acquire { resource, wait } = call {
-            self.report_fact(|task| Fact::AcquireStarted {
-                task,
-                resource,
-                wait,
-            });
-        }
         RunningCall {
             client: self,
             call,

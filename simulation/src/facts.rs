@@ -72,6 +72,8 @@ pub(crate) enum Fact<'a> {
     AcquireStarted {
         task: usize,
         resource: usize,
+        /// All places that the task asks for. For a permit, this is the first slot of the semaphore.
+        scope: Scope,
         wait: Option<u64>,
     },
     /// A task was refused, because another client holds the lock.

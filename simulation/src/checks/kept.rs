@@ -103,6 +103,14 @@ pub(super) fn queues_of(fact: &Fact<'_>) -> Vec<Queue> {
             };
             claim.keys().map(|key| queue_of_key(key)).collect()
         }
+        Fact::AcquireStarted {
+            resource, scope, ..
+        } => {
+            let first = queue_of(*resource);
+            let others = scope.resources().map(queue_of);
+            let others = others.filter(|queue| *queue != first);
+            std::iter::once(first).chain(others).collect()
+        }
         Fact::AcquireRefused { scope, .. } => scope.resources().map(queue_of).collect(),
         _ => Vec::new(),
     }
@@ -168,13 +176,9 @@ impl Translator {
         queues: &'a [Queue],
     ) -> Option<Event<'a>> {
         Some(match fact {
-            Fact::AcquireStarted {
-                task,
-                resource,
-                wait,
-            } => Event::Asked {
+            Fact::AcquireStarted { task, wait, .. } => Event::Asked {
                 task: *task as u64,
-                queue: queue_of(*resource),
+                queues,
                 waits: *wait != Some(0),
             },
             Fact::AttemptStarted { task, .. } => Event::Tried {
