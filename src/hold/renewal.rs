@@ -478,6 +478,13 @@ mod tests {
     }
 
     #[test]
+    fn next_batch_is_planned_from_the_time_of_the_last_one() {
+        let renewal = Renewal::new();
+        let _batch = OpenBatch::count(&renewal, NOW);
+        assert_eq!(renewal.schedule().batch_sent_at, NOW);
+    }
+
+    #[test]
     fn renewal_batch_is_open_until_a_majority_answered_or_every_request_ended() {
         let kept_answer = || Ok(Answer::Extended(vec![Extended::Kept]));
         let denied_answer = || Ok(Answer::Extended(vec![Extended::NotOurs]));

@@ -195,3 +195,23 @@ fn master_restored_from_stored_items_has_the_same_items_and_expiries() {
     assert_eq!(count_holds(NOW + day + 5 * SECOND - 1), 2);
     assert_eq!(count_holds(NOW + day + 5 * SECOND), 1);
 }
+
+#[test]
+fn status_lists_only_the_holds_that_have_not_expired() {
+    let mut master = Master::default();
+    for (token, seconds) in [(4, 5), (5, 6)] {
+        let (mode, key) = (Mode::Class(Class::Shared), b"doc"[..].into());
+        let claim = Claim::new("", b"doc", Token::from_bytes([token; 16]), true);
+        let claim = Arc::new(claim.with_group(Group::new(vec![Part { key, mode }])));
+        acquire(&mut master, NOW, &claim, seconds);
+    }
+    let mut holds_at = |now| {
+        let key = b"doc"[..].into();
+        match master.apply(now, &Request::Status { key }) {
+            Ok(Answer::State(state)) => state.holds.len(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let expiry = NOW + 5 * SECOND;
+    assert_eq!([holds_at(expiry - 1_000), holds_at(expiry)], [2, 1]);
+}
