@@ -28,7 +28,7 @@ const OPTIONS: [&str; 8] = [
 /// each of these takes a minute at most.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// What a chaos run has shown.
+/// The result of one chaos run.
 struct Run {
     /// The file `summary.json` of its report; `Null` if the run has no result.
     summary: Value,
