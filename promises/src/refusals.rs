@@ -14,6 +14,8 @@ pub struct Refusals {
     locks: HashMap<Queue, Traces>,
     /// When each asking task began to ask, and the queues of the locks that it asks for.
     asking: HashMap<u64, (u64, Vec<Queue>)>,
+    /// Whether a hold is a cause even if a hold of the same class may share the lock.
+    all_holds_are_causes: bool,
     judged: u64,
 }
 
@@ -59,7 +61,19 @@ impl Refusals {
             longest_trace,
             locks: HashMap::new(),
             asking: HashMap::new(),
+            all_holds_are_causes: false,
             judged: 0,
+        }
+    }
+
+    /// The checker for histories in which masters are replaced. An owner may hold a lock on the old masters only, from
+    /// the time before the change. Its token is not copied to the next masters while it holds the lock, so a client of
+    /// both sets of masters cannot join this hold, although it is of the same owner.
+    #[must_use]
+    pub fn with_replaced_masters(self) -> Self {
+        Self {
+            all_holds_are_causes: true,
+            ..self
         }
     }
 
@@ -94,7 +108,8 @@ impl Refusals {
         let since = began.saturating_sub(self.longest_trace);
         let has_cause = |queue: &Queue| {
             let lock = self.locks.get(queue);
-            lock.is_some_and(|lock| lock.has_cause(task, class, since))
+            let is_held = |lock: &Traces| self.all_holds_are_causes && !lock.holders.is_empty();
+            lock.is_some_and(|lock| is_held(lock) || lock.has_cause(task, class, since))
         };
         if queues.iter().any(has_cause) {
             return None;
@@ -219,6 +234,37 @@ mod tests {
         for class in [Class::Exclusive, Class::Owner(1)] {
             assert!(texts_of_class(class, &obtained).is_empty());
         }
+    }
+
+    #[test]
+    fn hold_of_the_same_owner_is_a_cause_while_masters_are_replaced() {
+        let owner = Hold {
+            class: Class::Owner(1),
+            ..hold(1, 20, 200, 1)
+        };
+        let history = [
+            (20, Event::Obtained(&owner)),
+            (
+                100,
+                Event::Asked {
+                    task: 9,
+                    queues: &QUEUES,
+                    waits: false,
+                },
+            ),
+            (
+                105,
+                Event::Refused {
+                    task: 9,
+                    client: 3,
+                    class: owner.class,
+                    queues: &QUEUES,
+                },
+            ),
+        ];
+        assert_eq!(breaches(&mut Refusals::new(10), &history).len(), 1);
+        let mut refusals = Refusals::new(10).with_replaced_masters();
+        assert!(breaches(&mut refusals, &history).is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use quorate_promises::{
     Assumption, Breach, Class, Event, Hold, IdleLimits, Moment as Order, Party, Permit, Promise,
-    Queue, ValueEvent, Values,
+    Queue, Refusals, ValueEvent, Values,
 };
 
 use crate::check::{ByValue, Check, Moment};
@@ -260,6 +260,15 @@ fn value_event(resource: usize, event: ValueEvent<'_>) -> Event<'_> {
     Event::Value { place, event }
 }
 
+/// The checker of refusals.
+pub(super) fn refusals(scenario: &Scenario) -> Refusals {
+    let refusals = Refusals::new(longest_trace(scenario));
+    match scenario.change {
+        Some(_) => refusals.with_replaced_masters(),
+        None => refusals,
+    }
+}
+
 /// The checker of values. A client may create a value a second time after a majority of the masters has lost data. If the
 /// masters are replaced, a single one is enough: the masters of a set may have lost data before they were added to it.
 pub(super) fn values(scenario: &Scenario) -> Values {
@@ -317,7 +326,7 @@ fn idle_bound(scenario: &Scenario, delays: u64, pauses_ms: u64) -> u64 {
 
 /// How long the keys of a lock may stay on a master after the lock has ended, in scenarios without faults. The release
 /// may wait for earlier requests of the client, and for the loading of scripts.
-pub(super) fn longest_trace(scenario: &Scenario) -> u64 {
+fn longest_trace(scenario: &Scenario) -> u64 {
     idle_bound(scenario, 20, 25)
 }
 

@@ -138,7 +138,7 @@ checkers! {
     values: Kept<Values>, "stock", |scenario| Kept::new(kept::values(scenario), |kept| kept.stock);
     permit_queue: permit_queue::PermitQueue, "queue of permits", permit_queue::PermitQueue::new;
     refusals: Kept<Refusals>, "refusals have a cause",
-        |scenario| Kept::new(Refusals::new(kept::longest_trace(scenario)), |kept| kept.calm);
+        |scenario| Kept::new(kept::refusals(scenario), |kept| kept.calm);
     foreign_keys: foreign_keys::ForeignKeys, "foreign keys untouched", foreign_keys::ForeignKeys::new;
     stays_released: stays_released::StaysReleased, "released locks stay released", stays_released::StaysReleased::new;
     store_guard: guard::StoreGuard, "restart guard of stores", guard::StoreGuard::new;
