@@ -22,7 +22,7 @@ struct Run {
     /// `must-break`.
     exclusion: &'static str,
     /// The code of the clients: `quorate`, or the number of the seeded bug that is switched on in them.
-    locker: String,
+    code: String,
 }
 
 /// One operation on one object. All times are in nanoseconds since the run began.
@@ -79,7 +79,7 @@ pub fn write(scenario: &Scenario, history: &History, out: &mut impl Write) -> an
             Exclusion::MayBreak => "may-break",
             Exclusion::MustBreak => "must-break",
         },
-        locker: scenario.code_name(),
+        code: scenario.code_name(),
     };
     let attempts = history.attempts();
     let mut operations = created_quotas(history);

@@ -11,6 +11,7 @@
 mod chaos_run;
 mod judge;
 mod list;
+mod process;
 mod verdict;
 mod woven;
 

@@ -106,10 +106,14 @@ impl Refusals {
         let (began, _) = self.asking.get(&task)?;
         self.judged += 1;
         let since = began.saturating_sub(self.longest_trace);
+        let class = if self.all_holds_are_causes {
+            Class::Exclusive
+        } else {
+            class
+        };
         let has_cause = |queue: &Queue| {
             let lock = self.locks.get(queue);
-            let is_held = |lock: &Traces| self.all_holds_are_causes && !lock.holders.is_empty();
-            lock.is_some_and(|lock| is_held(lock) || lock.has_cause(task, class, since))
+            lock.is_some_and(|lock| lock.has_cause(task, class, since))
         };
         if queues.iter().any(has_cause) {
             return None;

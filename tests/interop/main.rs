@@ -104,19 +104,23 @@ impl History {
         });
     }
 
-    /// The number of locks that this client has got.
-    fn holds_of(&self, client: u64) -> usize {
+    /// The client of each hold, in the order of the holds.
+    fn holders(&self) -> Vec<u64> {
         let changes = self.0.lock().expect("no client has panicked");
         let starts = changes.iter().filter(|change| change.until.is_some());
-        starts.filter(|change| change.client == client).count()
+        starts.map(|change| change.client).collect()
+    }
+
+    /// The number of locks that this client has got.
+    fn holds_of(&self, client: u64) -> usize {
+        let holders = self.holders();
+        holders.iter().filter(|holder| **holder == client).count()
     }
 
     /// How often another client got the lock than the one before.
     fn turns(&self) -> usize {
-        let changes = self.0.lock().expect("no client has panicked");
-        let starts = changes.iter().filter(|change| change.until.is_some());
-        let clients: Vec<u64> = starts.map(|change| change.client).collect();
-        clients.windows(2).filter(|pair| pair[0] != pair[1]).count()
+        let holders = self.holders();
+        holders.windows(2).filter(|pair| pair[0] != pair[1]).count()
     }
 
     /// Lets the checker of the promise "one holder" judge the history. Returns the breaches.

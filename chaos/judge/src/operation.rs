@@ -24,8 +24,8 @@ pub struct Run {
     pub exclusion: String,
     /// The same for tokens that fall. Without this field, tokens always rise.
     pub tokens: Option<String>,
-    /// The lock implementation.
-    pub locker: String,
+    /// The code that the clients ran.
+    pub code: String,
 }
 
 impl Run {

@@ -27,7 +27,7 @@ pub fn run(files: &[PathBuf], limit: Duration, prints_all: bool) -> Result<Verdi
         println!(
             "\n{}: locks of {}; two holders at a time: {}",
             file.display(),
-            input.run.locker,
+            input.run.code,
             if broken.contains(&Promise::Holds) {
                 "allowed, because of the faults"
             } else {

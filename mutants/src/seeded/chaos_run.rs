@@ -10,6 +10,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
 
 use super::list::{Bound, Caught, SeededBug};
+use super::process::wait_or_kill;
 use super::verdict::Verdict;
 
 /// The options of all chaos runs for seeded bugs. Clients with short pauses compete for the locks all the time.
@@ -120,13 +121,8 @@ fn make_run(
         .stderr(File::create(&log)?)
         .spawn()
         .context("the chaos run")?;
-    let ends_at = Instant::now() + LIMIT + Duration::from_secs(seconds);
-    while child.try_wait()?.is_none() && Instant::now() < ends_at {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    // This ends a run that hangs. Its masters and clients end when it is gone.
-    let _ = child.kill();
-    child.wait()?;
+    // The masters and clients of a run end when it is gone.
+    wait_or_kill(&mut child, LIMIT + Duration::from_secs(seconds))?;
     let summary = fs::read(report.join("summary.json")).ok();
     let log = fs::read(log)?;
     Ok(Run {

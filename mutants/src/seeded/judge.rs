@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::list::{Bound, Caught, SeededBug};
+use super::process::wait_or_kill;
 use super::verdict::Verdict;
 use super::woven::Programs;
 use super::{Selection, chaos_run};
@@ -193,12 +194,7 @@ fn find(simulation: &Path, bug: &SeededBug, caught: &Caught) -> Result<Verdict> 
         .spawn()
         .context(simulation.display().to_string())?;
     // The simulation prints a single line, so it never waits for a reader of its output.
-    while child.try_wait()?.is_none() {
-        if started_at.elapsed() > LIMIT {
-            child.kill()?;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_or_kill(&mut child, LIMIT)?;
     let output = child.wait_with_output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     // A search that was killed or crashed prints no result. It counts as not caught, and the others go on.
