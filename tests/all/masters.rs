@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crate::support::{
     self, PATIENCE, ask_server, eventually, has_key, larger_token, masters, ms, secs, settings,
 };
+use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{
     AcquireError, ChangeError, ChangeStage, Fault, LossCause, MastersChange, NodeOutcome,
     NodeReport, NodeStatus, Redlock, RedlockBuilder, RestartGuard, StatusVerdict, TryAcquire, Wait,
@@ -834,6 +835,60 @@ async fn step_open_fails_if_run_too_soon_after_masters_were_confirmed_as_closed(
     missing_conditions(change.open(&survey).await);
     assert!(is_refused_for_generation(&next_client).await);
     change.open(&closed).await.expect("open");
+}
+
+/// A runtime whose process is paused for two seconds after the next reading of the wall clock, if `pauses` is true.
+#[derive(Default)]
+struct PausedOnce {
+    pauses: AtomicBool,
+}
+
+impl Runtime for PausedOnce {
+    fn now(&self) -> quorate::Instant {
+        quorate::Instant::now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let micros = since_epoch.expect("after 1970").as_micros() as u64;
+        if self.pauses.swap(false, Ordering::Relaxed) {
+            std::thread::sleep(secs(2));
+        }
+        micros
+    }
+
+    fn sleep_until(&self, at: quorate::Instant) -> BoxFuture<()> {
+        Box::pin(tokio::time::sleep(at.saturating_since(self.now())))
+    }
+
+    fn spawn(&self, task: BoxFuture<()>) -> bool {
+        tokio::spawn(task);
+        true
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        bytes.fill(7);
+    }
+}
+
+/// The masters' clocks may differ by one second in this scene. The pause must not count as such a difference.
+#[tokio::test]
+async fn step_begin_succeeds_after_a_pause_of_the_operator_while_it_reads_the_masters_clocks() {
+    let scene = Scene::start();
+    let runtime = Arc::new(PausedOnce::default());
+    let builder = scene.settings(0..3).runtime(runtime.clone());
+    let operator = builder
+        .next_masters(scene.urls(2..5))
+        .build()
+        .expect("both");
+    let change = operator.change().expect("a change");
+    begin(&change).await;
+    runtime.pauses.store(true, Ordering::Relaxed);
+    change.begin().await.expect("the clocks do not differ");
+    assert!(
+        !runtime.pauses.load(Ordering::Relaxed),
+        "the operator must have been paused"
+    );
 }
 
 /// Two operators replace the same old masters, each with different next masters. The second operator overwrites the

@@ -67,6 +67,10 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
         match probe_result.unwrap_or(Err(Fault::Timeout(address.timeout))) {
             Ok(date) => {
                 let elapsed = sent_at.elapsed();
+                if (inspection.round_trip).is_some_and(|fastest| fastest <= elapsed) {
+                    continue;
+                }
+                inspection.round_trip = Some(elapsed);
                 // The leader read its clock in between, so compare it with the middle of the round trip.
                 let local_time = (wall_time + elapsed / 2).duration_since(SystemTime::UNIX_EPOCH);
                 if let (Some(date), Ok(local_time)) = (date, local_time) {
@@ -74,11 +78,6 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
                     let leader_ms = i64::try_from(date.micros / 1_000).unwrap_or(i64::MAX);
                     inspection.clock_offset_ms = Some(leader_ms.saturating_sub(local_ms));
                 }
-                inspection.round_trip = Some(
-                    inspection
-                        .round_trip
-                        .map_or(elapsed, |fastest| fastest.min(elapsed)),
-                );
             }
             Err(fault) => return with_fault(inspection, fault),
         }

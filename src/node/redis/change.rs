@@ -28,6 +28,12 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The time limit for the replies to one message: 5 s, far longer than a master needs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How many times the master's clock is read, unless a reply takes at most [`QUICK_REPLY`].
+const CLOCK_READINGS: usize = 5;
+
+/// A reading of the master's clock is precise enough if its reply takes at most this time.
+const QUICK_REPLY: Duration = Duration::from_millis(100);
+
 /// The largest number of keys that one message to the master reads or writes.
 const KEYS_PER_MESSAGE: usize = 500;
 
@@ -360,6 +366,29 @@ impl OperatorSession {
         })
     }
 
+    /// Returns the master's clock minus this machine's clock, in milliseconds; `None` if it does not fit into the type.
+    ///
+    /// The master may have read its clock at any time between the request and the reply. So this reads the clock again if
+    /// the reply took long, for example because this process was paused, and uses the reading with the fastest reply.
+    async fn clock_offset_ms(&mut self) -> Result<Option<i64>, Fault> {
+        let runtime = self.shared.options.runtime.clone();
+        let mut fastest = (Duration::MAX, None);
+        for _ in 0..CLOCK_READINGS {
+            let asked_at = runtime.now();
+            let own_micros = runtime.wall_micros();
+            let master_micros = self.clock().await?;
+            let elapsed = runtime.now().saturating_since(asked_at);
+            if elapsed < fastest.0 {
+                let offset_micros = i128::from(master_micros) - i128::from(own_micros);
+                fastest = (elapsed, i64::try_from(offset_micros / 1000).ok());
+            }
+            if elapsed <= QUICK_REPLY {
+                break;
+            }
+        }
+        Ok(fastest.1)
+    }
+
     async fn identify(&mut self, seen: &mut ChangeSeen) -> Result<(), Fault> {
         let info = self.execute(&["INFO", "server"]).await?.into_text();
         let mut lines = info.lines();
@@ -377,10 +406,7 @@ impl OperatorSession {
         seen.is_uptime_impossible = uptime.is_some_and(|uptime| !uptime.is_credible);
         let limited = field("maxmemory").is_some_and(|limit| limit != "0");
         seen.eviction = field("maxmemory_policy").filter(|_| limited);
-        let own_micros = self.shared.options.runtime.wall_micros();
-        let master_micros = self.clock().await?;
-        let offset_ms = i128::from(master_micros / 1000) - i128::from(own_micros / 1000);
-        seen.clock_offset_ms = i64::try_from(offset_ms).ok();
+        seen.clock_offset_ms = self.clock_offset_ms().await?;
         seen.mark = match self.execute(&["GET", MARKER_KEY]).await {
             Ok(OwnedValue::Nothing) => None,
             Ok(marker) => Some(marker.into_text()),
