@@ -161,7 +161,8 @@ impl Runtime for Process {
         // The low bits of this generator have short periods. So the middle bits decide whether to preempt, and the
         // highest bits give durations.
         if ppm > 0 && (random_bits >> 20) % 1_000_000 < u64::from(ppm) {
-            self.shared.preempt(longest / 1_000 * (random_bits >> 54));
+            self.shared
+                .preempt(self.client, longest / 1_000 * (random_bits >> 54));
         }
         let now = self
             .shared

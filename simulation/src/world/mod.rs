@@ -113,13 +113,13 @@ impl Shared {
 
     /// Preempts the task that is being polled, for at most `longest` nanoseconds. Masters, network and drivers
     /// continue, but no task runs. An event that the executor must handle ends the preemption.
-    pub(crate) fn preempt(&self, longest: u64) {
+    pub(crate) fn preempt(&self, client: usize, longest: u64) {
         // Preempt only a task that is being polled. A driver may also read the clock.
         if !self.is_task_polled.swap(false, Ordering::Relaxed) {
             return;
         }
         let until = self.now() + longest;
-        if self.world().is_preemption_off() {
+        if self.world().is_preemption_off(client) {
             return;
         }
         let began_at = self.now();
@@ -426,10 +426,12 @@ impl World {
         self.now >= RUN_START + self.scenario.heal_at
     }
 
-    /// Whether preemption is switched off: in a run with stores, after the faults have ended. There would be too many
-    /// preemptions, because each clock reading can cause one, and the driver for stores reads the clock very often.
-    fn is_preemption_off(&self) -> bool {
-        self.faults_have_ended() && self.scenario.store_masters() != 0
+    /// Whether the process `client` is no longer preempted: after the faults have ended, if it is an operator, or in a
+    /// run with stores. An operator and the driver for stores read the clock so often that preemptions, which each
+    /// reading can cause, would make up most of the run.
+    fn is_preemption_off(&self, client: usize) -> bool {
+        let reads_often = self.scenario.store_masters() != 0 || self.scenario.is_operator(client);
+        self.faults_have_ended() && reads_often
     }
 
     /// Returns the client whose process receives the event; `None` if no client process receives it.
