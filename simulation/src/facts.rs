@@ -200,10 +200,11 @@ pub(crate) enum Fact<'a> {
         master: usize,
         claim: &'a Arc<Claim>,
     },
-    /// A store has reported to a client that the client does not hold the lock.
-    HoldDenied {
+    /// A store has answered a client's request to extend the lock `claim`.
+    StoreExtended {
         master: usize,
         claim: &'a Arc<Claim>,
+        result: &'a Extended,
     },
     /// A store has reported to a client that the client's lock is released.
     ReleaseReported,

@@ -7,7 +7,7 @@ use crate::clock::MS;
 use crate::facts::{Believer, Fact};
 use crate::locker::place_of_key;
 use crate::scenario::Scenario;
-use quorate::node::Extended;
+use quorate::node::{Claim, Extended};
 
 pub(crate) struct ForceReleaseNotice {
     /// The longest time between the loss and the notification of the holder, in nanoseconds. The lock is lost when a
@@ -34,6 +34,27 @@ impl ForceReleaseNotice {
                 + MS,
             denials: ByValue::default(),
             judged_cases: 0,
+        }
+    }
+
+    /// Records how a master has answered an extension of the lock `claim`.
+    fn record_extension(
+        &mut self,
+        moment: &Moment<'_>,
+        master: usize,
+        claim: &Claim,
+        result: &Extended,
+    ) {
+        let value = claim.token().to_hex();
+        match result {
+            Extended::NotOurs => self.record_denial(moment, master, value),
+            Extended::Kept | Extended::Restored | Extended::Unnoted => {
+                // The master grants the lock again, so an earlier denial of this master no longer counts.
+                if let Some(denials) = self.denials.get_mut(&value) {
+                    denials.masters &= !(1 << master);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -73,13 +94,17 @@ impl Check for ForceReleaseNotice {
                 master,
                 resource,
                 claim,
-                extended: Some(Extended::NotOurs),
+                extended: Some(result),
                 ..
                 // For a lock on several resources, check only the first resource.
             } if *resource == place_of_key(claim.key()) => {
-                self.record_denial(moment, *master, claim.token().to_hex());
+                self.record_extension(moment, *master, claim, result);
             }
-            Fact::HoldDenied { master, claim } => self.record_denial(moment, *master, claim.token().to_hex()),
+            Fact::StoreExtended {
+                master,
+                claim,
+                result,
+            } => self.record_extension(moment, *master, claim, result),
             Fact::BeliefEnded { believer, .. } => {
                 self.denials.remove(&believer.value.to_hex());
             }

@@ -3,9 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use quorate::node::{
-    Answer, Ended, Extended, Fault, KeyState, Node, Phase, Reply, ReplySink, Request,
-};
+use quorate::node::{Answer, Ended, Fault, KeyState, Node, Phase, Reply, ReplySink, Request};
 use quorate_promises::ValueEvent;
 
 use super::{Shared, World};
@@ -214,10 +212,13 @@ impl World {
             }
             (Request::Extend { items }, Ok(Answer::Extended(results))) => {
                 for (item, result) in items.iter().zip(results) {
-                    if *result == Extended::NotOurs && item.claim.group().is_none() {
-                        let claim = &item.claim;
-                        self.observer
-                            .report_fact(now, &Fact::HoldDenied { master, claim });
+                    if item.claim.group().is_none() {
+                        let fact = Fact::StoreExtended {
+                            master,
+                            claim: &item.claim,
+                            result,
+                        };
+                        self.observer.report_fact(now, &fact);
                     }
                 }
             }
