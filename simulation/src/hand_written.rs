@@ -25,7 +25,7 @@ impl HandWritten {
 }
 
 /// All scenarios written by hand.
-pub const HAND_WRITTEN: [HandWritten; 10] = [
+pub const HAND_WRITTEN: [HandWritten; 11] = [
     HandWritten {
         name: "force-release-during-confirm",
         variants: 400,
@@ -75,6 +75,11 @@ pub const HAND_WRITTEN: [HandWritten; 10] = [
         name: "version-repeats-after-a-restore",
         variants: 36,
         draw: stores::version_repeats_after_a_restore,
+    },
+    HandWritten {
+        name: "quota-of-a-restored-store",
+        variants: 1,
+        draw: stores::quota_of_a_restored_store,
     },
 ];
 

@@ -305,7 +305,9 @@ impl Store for SimStore {
             RunRule::Numbered => {
                 session.versions = Versions::new(state.identity);
                 let identity = identity_of(self.master, &state);
-                Greeting::new(ServerRun::new(identity.clone())).server(format!("store {identity}"))
+                Greeting::new(ServerRun::new(identity.clone()))
+                    .run_outlives_restarts()
+                    .server(format!("store {identity}"))
             }
         };
         Ok((session, greeting))

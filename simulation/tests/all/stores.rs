@@ -157,3 +157,19 @@ fn client_overwrites_no_lock_after_its_store_was_restored_from_a_snapshot() {
         assert_eq!(result.coverage.repaired_stores, 1);
     }
 }
+
+/// The identity of a restored store is new, so a client does not trust a quota that was stored under the old identity.
+#[test]
+fn client_finds_a_quota_lost_after_its_only_store_was_restored_from_a_snapshot() {
+    for scenario in variants("quota-of-a-restored-store") {
+        let result = run(&scenario);
+        assert_eq!(result.violation, None, "{scenario}");
+        let coverage = result.coverage;
+        let counts = (
+            coverage.repaired_stores,
+            coverage.units_taken,
+            coverage.values_lost,
+        );
+        assert_eq!(counts, (1, 1, 2), "{scenario}");
+    }
+}
