@@ -74,9 +74,10 @@ impl Store for ZooKeeper {
         };
         let (identity, (acl, date)) = futures::try_join!(greet(client, address), read_rights)?;
         let session = ZooKeeperSession::new(connection, address.clone(), acl, date);
-        // The run id is the ensemble's name. It stays the same after a restart, because a restart loses no lock.
-        let run = ServerRun::new(format!("zk-{identity}"));
-        Ok((session, Greeting::new(run).server(identity)))
+        // The run id is the ensemble's name. It stays the same after a restart, because a restart loses no lock. Another
+        // name means that the path was prepared again, possibly after older data was restored.
+        let greeting = Greeting::new(ServerRun::new(format!("zk-{identity}")));
+        Ok((session, greeting.run_outlives_restarts().server(identity)))
     }
 
     async fn listen(&self, process: Arc<str>) -> Result<Self::Listener, Fault> {

@@ -19,7 +19,7 @@ async fn path(url: String) -> TestedMaster {
     let url = format!("{url}?timeout=5s&session=15s");
     prepare(&url).await.expect("prepared");
     let open_store = || ZooKeeper::open(&url).expect("a URL");
-    TestedMaster::store(open_store(), open_store())
+    TestedMaster::store(open_store(), open_store()).run_outlives_restarts()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 6)]

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::support::*;
 use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{
-    AcquireError, OnceOutcome, Redlock, RedlockBuilder, RestartGuard, TryAcquire, ValueError, Wait,
+    AcquireError, OnceOutcome, Redlock, RedlockBuilder, RestartGuard, Take, TryAcquire, ValueError,
+    Wait,
 };
 use quorate_testbed::{Fault as Cut, Masters, Proxy, Way, ZooKeeperOptions};
-use quorate_zookeeper::node;
+use quorate_zookeeper::{node, prepare};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
@@ -91,6 +92,24 @@ async fn acquire_forty_times(clients: Vec<Redlock>) -> Duration {
     }
     started_at.elapsed()
 }
+
+test!(quota_is_lost_after_its_ensemble_got_another_identity, server => {
+    let redlock = client(&server);
+    let prizes = redlock.quota("prizes");
+    prizes.create(10).await.unwrap();
+    assert_eq!(prizes.take(1).await, Ok(Take::Taken { left: 9 }));
+    assert_eq!(client(&server).quota("prizes").left().await, Ok(9));
+    let admin = admin(&server).await;
+    for path in ["/quorate-server", "/a/locks/identity"] {
+        admin.delete(path, None).await.unwrap();
+    }
+    assert!(prepare(&server.url()).await.unwrap().made);
+    for guard in [RestartGuard::AfterFirstContact, RestartGuard::Off] {
+        let later = builder_for(&server).restart_guard(guard).build().unwrap();
+        let error = later.quota("prizes").take(1).await.expect_err("the data may be older");
+        assert!(matches!(error, ValueError::Lost(_)), "{error}");
+    }
+});
 
 test!(lock_over_one_zookeeper_excludes_a_second_client, server => {
     let (first_client, second_client) = (client(&server), client(&server));
