@@ -197,7 +197,41 @@ impl<S: Store> fmt::Debug for StoreNode<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::table::Table;
     use super::*;
+    use crate::node::WakeSink;
+
+    struct Nobody;
+
+    impl WakeSink for Nobody {
+        fn woken(&self, _: usize, _: &[u8]) {}
+    }
+
+    /// The process observes an election, so without the drop it would listen for ever.
+    #[tokio::test]
+    async fn listening_task_ends_when_the_node_of_its_store_is_dropped() {
+        let node = StoreNode::new(Table::new("table", true));
+        let shared = node.shared.clone();
+        let subscriber = Subscriber {
+            process: "0123456789abcdef".into(),
+            node: 0,
+            sink: Arc::new(Nobody),
+        };
+        assert!(shared.subscriber.set(subscriber).is_ok());
+        let key: Arc<[u8]> = b"boss"[..].into();
+        wake_ups::listen(&shared, &Request::Watch { key, on: true });
+        assert!(Arc::strong_count(&shared) > 2, "a task must be listening");
+        drop(node);
+        let is_last = async {
+            while Arc::strong_count(&shared) > 1 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(30), is_last).await;
+        assert!(ended.is_ok(), "the task must end");
+    }
 
     #[test]
     fn request_for_many_locks_is_split_so_that_each_part_fits_into_one_commit() {
