@@ -430,8 +430,13 @@ pub(crate) fn command_to_repeat(scenario: &Scenario) -> String {
             format!("--nodes {}", nodes.join(","))
         }
     };
+    let program = match scenario.seeded_bug.and(std::env::current_exe().ok()) {
+        None => "cargo run --release -p quorate-chaos --".to_owned(),
+        // Only the programs that `scripts/seeded-bugs` builds contain the bug.
+        Some(program) => program.display().to_string(),
+    };
     let mut command = format!(
-        "cargo run --release -p quorate-chaos -- run --seed {} --duration {} {masters} --clients {} --faults {faults} --workload {} --order {} --restart-guard {} --many {} --pause {}",
+        "{program} run --seed {} --duration {} {masters} --clients {} --faults {faults} --workload {} --order {} --restart-guard {} --many {} --pause {}",
         scenario.seed,
         humantime::format_duration(scenario.duration)
             .to_string()
