@@ -4,23 +4,23 @@
 //! so the testbed chooses a random port from 10,000 up to the start of the ephemeral range. If these are fewer than
 //! 2,000 ports, the kernel chooses the port instead.
 //!
-//! Ports are not locked against other processes. If another process takes a port before the server binds it, the server
-//! is started again on a different port.
+//! Each port in use is reserved by a UDP socket with the same number, also while its server is dead: otherwise a server of
+//! another test process could take the port, and clients would count its votes. Programs other than the testbed do not
+//! know this reservation. If one of them takes a port before the server binds it, the server is started again on a
+//! different port.
 
-use std::collections::BTreeSet;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 use rand::RngExt;
 
-/// The ports that servers of this process use or will use again after a restart.
-static LEASED_PORTS: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-
-/// One port, reserved within this process until it is dropped.
+/// One port, reserved until this value is dropped or the process ends.
 #[derive(Debug)]
-pub(crate) struct PortLease(u16);
+pub(crate) struct PortLease {
+    port: u16,
+    _reservation: UdpSocket,
+}
 
 impl PortLease {
     /// Reserves a port that is free at this moment.
@@ -35,8 +35,11 @@ impl PortLease {
                 continue;
             };
             let port = listener.local_addr()?.port();
-            if with_leased_ports(|set| set.insert(port)) {
-                return Ok(Self(port));
+            if let Ok(reservation) = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)) {
+                return Ok(Self {
+                    port,
+                    _reservation: reservation,
+                });
             }
         }
         Err(io::Error::new(
@@ -46,18 +49,8 @@ impl PortLease {
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.0
+        self.port
     }
-}
-
-impl Drop for PortLease {
-    fn drop(&mut self) {
-        with_leased_ports(|set| set.remove(&self.0));
-    }
-}
-
-fn with_leased_ports<T>(change: impl FnOnce(&mut BTreeSet<u16>) -> T) -> T {
-    change(&mut LEASED_PORTS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The ports from 10,000 up to the start of the ephemeral range. `None` if these are fewer than 2,000 ports.
@@ -73,6 +66,8 @@ fn stable_range() -> Option<Range<u16>> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -80,5 +75,15 @@ mod tests {
         let leases: Vec<_> = (0..50).map(|_| PortLease::take().unwrap()).collect();
         let ports: BTreeSet<_> = leases.iter().map(PortLease::port).collect();
         assert_eq!(ports.len(), leases.len());
+    }
+
+    /// Another process cannot bind a UDP socket with this number either.
+    #[test]
+    fn port_stays_reserved_until_the_lease_is_dropped() {
+        let lease = PortLease::take().unwrap();
+        let port = lease.port();
+        assert!(UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_err());
+        drop(lease);
+        assert!(UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).is_ok());
     }
 }

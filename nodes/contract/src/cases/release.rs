@@ -100,7 +100,8 @@ pub async fn lock_of_a_withdrawn_claim_can_be_released(master: &TestedMaster) {
 
 pub async fn release_of_an_expired_lock_reports_that_it_deleted_nothing(master: &TestedMaster) {
     master.granted(acquire(&claim(KEY, 1), ms(20), now())).await;
-    tokio::time::sleep(ms(60)).await;
+    // On a busy machine, the client of a store knows the store's time only to some 100 ms.
+    tokio::time::sleep(ms(500)).await;
     for claim in claims(1) {
         assert_eq!(
             master.send(release(&claim)).await,
