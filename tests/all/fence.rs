@@ -36,6 +36,16 @@ async fn fence_refuses_a_holder_after_the_next_holder_has_written() {
     assert_eq!((&**report, report.newest()), (&[1, 2, 3][..], Some(token)));
 }
 
+/// Fencing numbers of a server whose clock is wrong may begin with 1.
+#[tokio::test]
+async fn fence_accepts_the_tokens_1_and_2_but_not_0() {
+    let data = Fence::new(());
+    assert!(data.write(0).await.is_err());
+    for token in [1, 2] {
+        assert!(data.write(token).await.is_ok(), "{token}");
+    }
+}
+
 #[tokio::test]
 async fn fence_remembers_a_token_whose_write_failed() {
     let fence = Arc::new(Fence::new(0));

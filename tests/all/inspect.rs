@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::support::{self, ask_server, count_connections, eventually, masters, ms, secs};
+use crate::support::{
+    self, ask_server, count_connections, eventually, masters, ms, secs, settings,
+};
 use quorate::node::{Dial, Stream};
-use quorate::{Fault, Inspection, MissingRight, Redlock};
+use quorate::{Fault, Inspection, MissingRight, Redlock, StatusVerdict};
 use quorate_testbed::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
@@ -215,5 +217,22 @@ async fn malformed_answers_to_an_inspection_are_not_reported_as_missing_rights()
     assert!(
         rules.contains(&"+evalsha") && rules.contains(&"+time"),
         "{rules:?}"
+    );
+}
+
+/// Without an early end, the call would wait for the time limit of the masters, which is a minute here.
+#[tokio::test]
+async fn status_returns_as_soon_as_all_masters_have_answered() {
+    let masters = masters(3);
+    let builder = settings(masters.urls()).ttl(secs(600)).max_ttl(secs(600));
+    let builder = builder.node_timeout(secs(60));
+    let redlock = builder.build().expect("good settings");
+    let status = tokio::time::timeout(secs(30), redlock.status("job")).await;
+    let status = status
+        .expect("the call must not wait longer")
+        .expect("a name");
+    assert!(
+        matches!(status.verdict(), StatusVerdict::Free),
+        "{status:?}"
     );
 }

@@ -837,6 +837,23 @@ async fn step_open_fails_if_run_too_soon_after_masters_were_confirmed_as_closed(
     change.open(&closed).await.expect("open");
 }
 
+#[tokio::test]
+async fn step_begin_fails_if_a_next_master_has_not_been_up_for_max_ttl() {
+    let scene = Scene::start();
+    let builder = scene.settings(0..3).max_ttl(secs(600));
+    let operator = builder
+        .next_masters(scene.urls(2..5))
+        .build()
+        .expect("both");
+    let change = operator.change().expect("a change");
+    let conditions = missing_conditions(change.begin().await);
+    let too_young = conditions
+        .iter()
+        .filter(|text| text.contains("has been up for only"));
+    // The third next master is an old master as well, and so votes already.
+    assert_eq!(too_young.count(), 2, "{conditions:?}");
+}
+
 /// A runtime whose process is paused for two seconds after the next reading of the wall clock, if `pauses` is true.
 #[derive(Default)]
 struct PausedOnce {

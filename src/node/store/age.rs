@@ -353,4 +353,34 @@ mod tests {
         let damaged = [&[1][..], &[u8::MAX; SIGHTING_BYTES]].concat();
         assert_eq!(read_sightings(&mut &damaged[..]), None);
     }
+
+    #[test]
+    fn sighting_with_a_time_that_no_clock_can_show_is_damaged() {
+        let read_again = |sighting: Sighting| {
+            let mut state = Vec::new();
+            write_sightings(&[sighting], &mut state);
+            read_sightings(&mut &state[..])
+        };
+        let sighting = || reading(NOW, Some((7, SECOND)), Some((1, NOW))).sighting();
+        assert!(read_again(sighting()).is_some());
+        for latest in [LATEST, LATEST + 1] {
+            let too_late = [
+                Sighting {
+                    wall: latest,
+                    ..sighting()
+                },
+                Sighting {
+                    machine: Some((7, latest)),
+                    ..sighting()
+                },
+                Sighting {
+                    store: Some((1, latest)),
+                    ..sighting()
+                },
+            ];
+            for sighting in too_late {
+                assert_eq!(read_again(sighting).is_some(), latest == LATEST);
+            }
+        }
+    }
 }
