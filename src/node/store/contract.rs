@@ -396,3 +396,20 @@ pub trait Listener: Send + 'static {
     /// then wakes all waiters of the process.
     fn next(&mut self) -> impl Future<Output = Result<Vec<Vec<u8>>, Fault>> + Send;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn store_has_no_optional_property_unless_it_declares_it() {
+        let timeout = Duration::from_secs(1);
+        let traits = Traits::new(timeout);
+        assert_eq!(
+            (traits.timeout, traits.lanes, traits.batch),
+            (timeout, 1, 1)
+        );
+        assert_eq!((traits.records, traits.wakes), (usize::MAX, true));
+        assert_eq!((traits.looks, traits.counts_age), (false, false));
+    }
+}

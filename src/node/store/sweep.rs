@@ -74,3 +74,19 @@ impl Sweep {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_removal_is_due_after_30_s_to_a_minute() {
+        let start = Instant::from_nanos(1_000_000_000);
+        let second = Duration::from_secs(1);
+        for seed in [0, 1, 500, 999] {
+            let sweep = Sweep::new(start, seed);
+            assert!(!sweep.is_due(start + 29 * second), "{seed}");
+            assert!(sweep.is_due(start + 60 * second), "{seed}");
+        }
+    }
+}
