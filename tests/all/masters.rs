@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use crate::support::{
     self, PATIENCE, ask_server, eventually, has_key, larger_token, masters, ms, secs, settings,
 };
-use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{
     AcquireError, ChangeError, ChangeStage, Fault, LossCause, MastersChange, NodeOutcome,
     NodeReport, NodeStatus, Redlock, RedlockBuilder, RestartGuard, StatusVerdict, TryAcquire, Wait,
 };
+use quorate_contract::wall_clock::WallClock;
 use quorate_testbed::{Masters, Proxy};
 
 /// The longest lease that the clients of these tests may use. Each change of the masters has to wait for this time.
@@ -854,56 +854,29 @@ async fn step_begin_fails_if_a_next_master_has_not_been_up_for_max_ttl() {
     assert_eq!(too_young.count(), 2, "{conditions:?}");
 }
 
-/// A runtime whose process is paused for two seconds after the next reading of the wall clock, if `pauses` is true.
-#[derive(Default)]
-struct PausedOnce {
-    pauses: AtomicBool,
-}
-
-impl Runtime for PausedOnce {
-    fn now(&self) -> quorate::Instant {
-        quorate::Instant::now()
-    }
-
-    fn wall_micros(&self) -> u64 {
-        let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let micros = since_epoch.expect("after 1970").as_micros() as u64;
-        if self.pauses.swap(false, Ordering::Relaxed) {
-            std::thread::sleep(secs(2));
-        }
-        micros
-    }
-
-    fn sleep_until(&self, at: quorate::Instant) -> BoxFuture<()> {
-        Box::pin(tokio::time::sleep(at.saturating_since(self.now())))
-    }
-
-    fn spawn(&self, task: BoxFuture<()>) -> bool {
-        tokio::spawn(task);
-        true
-    }
-
-    fn random(&self, bytes: &mut [u8]) {
-        bytes.fill(7);
-    }
-}
-
 /// The masters' clocks may differ by one second in this scene. The pause must not count as such a difference.
 #[tokio::test]
 async fn step_begin_succeeds_after_a_pause_of_the_operator_while_it_reads_the_masters_clocks() {
     let scene = Scene::start();
-    let runtime = Arc::new(PausedOnce::default());
-    let builder = scene.settings(0..3).runtime(runtime.clone());
+    let pauses = Arc::new(AtomicBool::new(false));
+    let pauses_next = pauses.clone();
+    let runtime = WallClock(move |micros| {
+        if pauses_next.swap(false, Ordering::Relaxed) {
+            std::thread::sleep(secs(2));
+        }
+        micros
+    });
+    let builder = scene.settings(0..3).runtime(Arc::new(runtime));
     let operator = builder
         .next_masters(scene.urls(2..5))
         .build()
         .expect("both");
     let change = operator.change().expect("a change");
     begin(&change).await;
-    runtime.pauses.store(true, Ordering::Relaxed);
+    pauses.store(true, Ordering::Relaxed);
     change.begin().await.expect("the clocks do not differ");
     assert!(
-        !runtime.pauses.load(Ordering::Relaxed),
+        !pauses.load(Ordering::Relaxed),
         "the operator must have been paused"
     );
 }

@@ -1,9 +1,9 @@
 //! Tests of locks whose masters are stores (databases or ZooKeeper), alone or together with masters of other kinds.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use quorate::node::memory::MemoryNode;
 use quorate::node::store::{
@@ -11,10 +11,10 @@ use quorate::node::store::{
     Table, Traits, WaitLock, Wake,
 };
 use quorate::node::{Fault, NodeName};
-use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{
-    Inspection, Instant, LockGuard, MAX_RESOURCES, Redlock, RedlockBuilder, Take, ValueError, Wait,
+    Inspection, LockGuard, MAX_RESOURCES, Redlock, RedlockBuilder, Take, ValueError, Wait,
 };
+use quorate_contract::wall_clock::{WallClock, wall_micros};
 
 use crate::support::{larger_token, secs};
 
@@ -514,41 +514,7 @@ async fn quota_over_stores_hands_out_no_more_units_than_it_has() {
     }
 }
 
-/// A runtime whose wall clock is ahead by 30 days.
-struct ClockAhead(AtomicU64);
-
 const MONTH: Duration = secs(30 * 86_400);
-
-fn wall_micros() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    since_epoch.expect("after 1970").as_micros() as u64
-}
-
-impl Runtime for ClockAhead {
-    fn now(&self) -> Instant {
-        Instant::now()
-    }
-
-    fn wall_micros(&self) -> u64 {
-        wall_micros() + MONTH.as_micros() as u64
-    }
-
-    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
-        Box::pin(tokio::time::sleep(at.saturating_since(self.now())))
-    }
-
-    fn spawn(&self, task: BoxFuture<()>) -> bool {
-        tokio::spawn(task);
-        true
-    }
-
-    fn random(&self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            let random = self.0.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
-            chunk.copy_from_slice(&random.to_le_bytes()[..chunk.len()]);
-        }
-    }
-}
 
 #[tokio::test]
 async fn tokens_of_a_store_that_reports_dates_do_not_depend_on_client_clocks() {
@@ -560,7 +526,8 @@ async fn tokens_of_a_store_that_reports_dates_do_not_depend_on_client_clocks() {
         max_records: usize::MAX,
     };
     let builder = Redlock::builder().node(StoreNode::new(store));
-    let builder = builder.runtime(Arc::new(ClockAhead(AtomicU64::new(1))));
+    let month_ahead = WallClock(|micros| micros + MONTH.as_micros() as u64);
+    let builder = builder.runtime(Arc::new(month_ahead));
     let redlock = builder
         .wait(Wait::For(secs(10)))
         .build()

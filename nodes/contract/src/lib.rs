@@ -44,6 +44,8 @@ mod suite;
 mod tested_master;
 #[doc(hidden)]
 pub mod time;
+#[doc(hidden)]
+pub mod wall_clock;
 
 pub use key_access::KeyAccess;
 pub use seed::seed;

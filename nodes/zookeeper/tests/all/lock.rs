@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::support::*;
-use quorate::runtime::{BoxFuture, Runtime};
 use quorate::{
     AcquireError, OnceOutcome, Redlock, RedlockBuilder, RestartGuard, Take, TryAcquire, ValueError,
     Wait,
 };
+use quorate_contract::wall_clock::{WallClock, wall_micros};
 use quorate_testbed::{Fault as Cut, Masters, Proxy, Way, ZooKeeperOptions};
 use quorate_zookeeper::{node, prepare};
-use rand::RngExt;
-use rand::rngs::StdRng;
 
 /// Returns a builder for a client whose only master is this ZooKeeper.
 fn builder_for(server: &TestServer) -> RedlockBuilder {
@@ -252,42 +250,12 @@ test!(acquire_on_an_unprepared_zookeeper_fails_at_once, server => {
     assert!(format!("{error:?}").contains("quorate prepare-server"), "{error:?}");
 });
 
-/// A [`Runtime`] for one client. Its wall clock is ahead of the true time by this duration.
-struct ClockAhead(Duration);
-
-impl Runtime for ClockAhead {
-    fn now(&self) -> quorate::Instant {
-        quorate::Instant::now()
-    }
-
-    fn wall_micros(&self) -> u64 {
-        wall_micros() + self.0.as_micros() as u64
-    }
-
-    fn sleep_until(&self, at: quorate::Instant) -> BoxFuture<()> {
-        Box::pin(tokio::time::sleep(at.saturating_since(self.now())))
-    }
-
-    fn spawn(&self, task: BoxFuture<()>) -> bool {
-        tokio::spawn(task);
-        true
-    }
-
-    fn random(&self, bytes: &mut [u8]) {
-        let mut rng: StdRng = rand::make_rng();
-        bytes.fill_with(|| rng.random());
-    }
-}
-
-fn wall_micros() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    since.as_micros() as u64
-}
-
 test!(once_job_and_fencing_tokens_follow_the_clock_of_the_ensemble_if_the_client_clock_is_ahead, server => {
     let month = Duration::from_secs(30 * 24 * 3600);
     let period = Duration::from_secs(24 * 3600);
-    let ahead_builder = builder_for(&server).runtime(Arc::new(ClockAhead(month)));
+    let ahead_builder = builder_for(&server).runtime(Arc::new(WallClock(move |micros| {
+        micros + month.as_micros() as u64
+    })));
     let (right_client, ahead_client) = (client(&server), ahead_builder.build().unwrap());
     right_client.once("nightly", period).create().await.unwrap();
     let outcome = ahead_client.once("nightly", period).at_most_once(async |_| ()).await;
@@ -319,7 +287,7 @@ async fn try_once_and_die(url: String, request: fn(&Redlock) -> quorate::LockReq
             .unwrap();
         runtime.block_on(async {
             // With this runtime, no task goes on after the end of the process.
-            let own_runtime = Arc::new(ClockAhead(Duration::ZERO));
+            let own_runtime = Arc::new(WallClock(|micros| micros));
             let builder = builder_at(&url).ttl(SHORT_TTL).runtime(own_runtime).build();
             let client = builder.unwrap();
             let outcome = request(&client).renewal(false).try_acquire().await.unwrap();
