@@ -4,7 +4,7 @@
 use super::acquire_loop::AcquireLoop;
 use crate::limit::Limit;
 use crate::outcome::Failure;
-use crate::protocol::permits::NextSlot;
+use crate::protocol::permits::{NextSlot, occupied_slots};
 use crate::rounds::attempt::FailedAttempt;
 use crate::rounds::lock_target::LockTarget;
 use crate::waiting::local_queue::place::LocalPlace;
@@ -83,8 +83,8 @@ impl AcquireLoop<'_> {
                 .core
                 .local_queues
                 .own_slots(&reservation.permit, Some(reservation));
-            let all_slots = u64::MAX >> (64 - reservation.permit.permits().clamp(1, 64));
-            place.set_occupied_elsewhere(all_slots & !(free | held | others));
+            let permits = reservation.permit.permits();
+            place.set_occupied_elsewhere(occupied_slots(permits, free, held | others));
         }
     }
 

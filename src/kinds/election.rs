@@ -16,7 +16,7 @@ use crate::hold::released::Released;
 use crate::node::note::NoteText;
 use crate::node::{KeyState, Note, Reply, Request, Token};
 use crate::outcome::LossCause;
-use crate::protocol::election::{Candidate, Observed, elected_leader};
+use crate::protocol::election::{Candidate, NoteWait, Observed, elected_leader};
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::observe_interval;
 use crate::redlock::Redlock;
@@ -130,7 +130,7 @@ impl Election {
             poll_at: core.coordinator.now(),
             leader_known_until: core.coordinator.now(),
             observed: Observed::default(),
-            awaited_note: None,
+            note_wait: NoteWait::default(),
             redlock: self.redlock.clone(),
             key,
         })
@@ -219,9 +219,8 @@ pub struct Observation {
     /// Until this time the observer keeps its last known leader, even if less than a majority of the masters answers.
     leader_known_until: Instant,
     observed: Observed,
-    /// The term of the leader whose note the observer waits for, and the end of this wait. `None` if the observer does
-    /// not wait for a note.
-    awaited_note: Option<(u64, Instant)>,
+    /// The wait for the note of a new leader.
+    note_wait: NoteWait,
 }
 
 impl Observation {
@@ -286,10 +285,7 @@ impl Observation {
             return false;
         }
         let now = self.redlock.core.coordinator.now();
-        let awaited_note = self.awaited_note.filter(|(term, _)| *term == leader.term);
-        let (_, note_due_at) = awaited_note.unwrap_or((leader.term, now + NOTE_TIMEOUT));
-        self.awaited_note = Some((leader.term, note_due_at));
-        let is_early = now < note_due_at;
+        let is_early = now < self.note_wait.ends_at(leader.term, now + NOTE_TIMEOUT);
         if is_early {
             self.poll_at = now + NOTE_TIMEOUT / 10;
         }

@@ -10,6 +10,7 @@ use crate::node::change::{ClientKind, ClientSeen, MasterSeen};
 use crate::protocol::instant::Instant;
 use crate::protocol::marker::{Admission, Configuration, Marker};
 use crate::protocol::quorum::{MasterSet, Quorum};
+use crate::values::register::CarryResult;
 
 /// The masters' clocks may differ by at most `max_ttl` minus `CLOCK_SLACK`, but a difference of 1 s is always allowed.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
@@ -112,6 +113,23 @@ impl Survey {
     /// Whether any master is open, so that it admits clients that know only the next masters.
     pub(super) fn is_any_open(&self) -> bool {
         self.masters_marked_at_least(2) != MasterSet::default()
+    }
+
+    /// Checks that no next master admits clients yet, so that values may be copied to the next masters. If one does,
+    /// another operator has already copied the values, and the old masters may have outdated values: then the error is
+    /// [`CarryResult::Nowhere`].
+    ///
+    /// The check needs the answers of only a majority of the next masters. Without them, the error is
+    /// [`CarryResult::Undecided`].
+    pub(super) fn check_next_masters_are_closed(&self) -> Result<(), CarryResult> {
+        if self.is_any_open() {
+            return Err(CarryResult::Nowhere);
+        }
+        let next_quorum = self.quorum.next_only();
+        if next_quorum.is_met_by(self.masters_without_fault()) {
+            return Ok(());
+        }
+        Err(CarryResult::Undecided(self.faults().join("; ")))
     }
 
     /// Whether the fingerprint in the marker differs from the fingerprint of the configured masters.
@@ -475,5 +493,85 @@ impl Survey {
             )
         });
         advice.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::NodeName;
+    use crate::node::change::ChangeSeen;
+    use crate::protocol::marker::Fingerprint;
+
+    /// A survey of three old and three next masters. The step raised the markers by the numbers in `raised_by`; a next
+    /// master without a number did not answer.
+    fn survey_of_next(raised_by: [Option<u64>; 3]) -> Survey {
+        let [old_print, next_print] = [["a", "b", "c"], ["d", "e", "f"]].map(Fingerprint::new);
+        let configuration = Configuration::new(0, old_print, Some(next_print));
+        let master = |(index, name): (usize, &str)| {
+            let is_next = index >= 3;
+            let raised_by = if is_next {
+                raised_by[index - 3]
+            } else {
+                Some(0)
+            };
+            let mark = |by| {
+                let number = configuration.first_marker() + by;
+                let print = configuration.print_at(number);
+                let print = print.expect("the number must belong to this replacement");
+                let name = None;
+                let marker = Marker {
+                    number,
+                    print,
+                    name,
+                };
+                marker.to_string()
+            };
+            MasterSeen {
+                node: NodeName::new(name),
+                is_old: !is_next,
+                is_next,
+                seen: ChangeSeen {
+                    fault: raised_by
+                        .is_none()
+                        .then(|| Fault::Timeout(Duration::from_secs(1))),
+                    mark: raised_by.map(mark),
+                    ..ChangeSeen::default()
+                },
+            }
+        };
+        let names = ["a", "b", "c", "d", "e", "f"];
+        Survey {
+            masters: names.into_iter().enumerate().map(master).collect(),
+            carried: Vec::new(),
+            advice: Vec::new(),
+            configuration,
+            quorum: Quorum::joint((0..3).collect(), (3..6).collect()),
+            closed_at: None,
+        }
+    }
+
+    #[test]
+    fn values_are_copied_only_while_a_majority_of_the_next_masters_answers_and_none_is_open() {
+        let check = |raised_by| survey_of_next(raised_by).check_next_masters_are_closed();
+        assert!(check([Some(1); 3]).is_ok());
+        assert!(check([Some(1), None, Some(1)]).is_ok());
+        let too_few_answers = check([Some(1), None, None]);
+        assert!(
+            matches!(&too_few_answers, Err(CarryResult::Undecided(text)) if text.contains("e: ")),
+            "the error must name the masters that did not answer"
+        );
+        // A single open master is enough: another operator may have copied the values.
+        for raised_by in [
+            [Some(1), Some(2), Some(1)],
+            [None, Some(2), None],
+            [Some(2); 3],
+        ] {
+            let checked = check(raised_by);
+            assert!(
+                matches!(checked, Err(CarryResult::Nowhere)),
+                "{raised_by:?}"
+            );
+        }
     }
 }

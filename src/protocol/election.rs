@@ -1,5 +1,6 @@
 //! Decides from the masters' answers which client leads an election, and whether to notify an observer.
 
+use super::instant::Instant;
 use super::quorum::{MasterSet, Quorum};
 
 /// The leader of an election according to one master: the value of the lock key, and the leader's term.
@@ -76,9 +77,32 @@ impl Observed {
     }
 }
 
+/// The wait for the note of a new leader: the leader's term, and the end of the wait. Before the first wait, it is
+/// `None`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NoteWait(Option<(u64, Instant)>);
+
+impl NoteWait {
+    /// When the wait for the note of the leader with this term ends. The first call for a term begins the wait, which
+    /// then ends at `limit`. Later calls do not lengthen it.
+    pub(crate) fn ends_at(&mut self, term: u64, limit: Instant) -> Instant {
+        let begun_wait = self.0.filter(|(begun_term, _)| *begun_term == term);
+        let (_, ends_at) = *self.0.insert(begun_wait.unwrap_or((term, limit)));
+        ends_at
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wait_for_a_note_begins_again_only_for_another_leader() {
+        let mut wait = NoteWait::default();
+        let mut ends_at = |term, limit| wait.ends_at(term, Instant::from_nanos(limit)).as_nanos();
+        assert_eq!([ends_at(1, 50), ends_at(1, 60)], [50, 50]);
+        assert_eq!([ends_at(2, 70), ends_at(2, 80)], [70, 70]);
+    }
 
     #[test]
     fn leader_is_the_holder_reported_by_a_majority_with_the_same_term() {

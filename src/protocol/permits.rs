@@ -67,9 +67,25 @@ pub(crate) fn next_slot(
     }
 }
 
+/// The slots, as a bit mask, that other processes occupy, for a semaphore with `permits` slots. `free` are the slots that
+/// the masters report as free, and `own` are the slots that this process holds or asks for.
+pub(crate) fn occupied_slots(permits: u8, free: u64, own: u64) -> u64 {
+    let all_slots = u64::MAX >> (64 - permits.clamp(1, 64));
+    all_slots & !(free | own)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slots_that_are_neither_free_nor_in_use_by_this_process_are_occupied_by_others() {
+        assert_eq!(occupied_slots(5, 0b0_0001, 0b0_0110), 0b1_1000);
+        assert_eq!(occupied_slots(5, 0b0_0011, 0b0_0110), 0b1_1000);
+        assert_eq!(occupied_slots(1, 0, 0), 1);
+        assert_eq!(occupied_slots(1, 0, 1), 0);
+        assert_eq!(occupied_slots(64, 1, 0), u64::MAX - 1);
+    }
 
     fn choose_slot(free: &[u64], granted: usize, asked_slot: u8, start: u8) -> Option<u8> {
         let free: Vec<_> = free.iter().copied().enumerate().collect();

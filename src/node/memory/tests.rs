@@ -128,6 +128,31 @@ fn extension_reports_a_missing_note_unless_it_also_extends_a_shared_lock() {
     assert_eq!(with_group, Ok(Answer::Extended(vec![Extended::Kept; 2])));
 }
 
+#[test]
+fn writer_that_becomes_a_reader_never_takes_a_place_in_the_queue() {
+    let part = Part {
+        key: b"nightly"[..].into(),
+        mode: Mode::Class(Class::Shared),
+    };
+    let group = Group::new(vec![part]).instead_of(Token::from_bytes([1; 16]));
+    let reader = Claim::new("", b"nightly", Token::from_bytes([2; 16]), true);
+    let place = ticket("aaaaaaaaaaaaaaaa:1", 1, 10);
+    let reader = reader.with_fairness(Fairness::Fair(Some(Box::new(place))));
+    let reader = Arc::new(reader.with_group(group));
+    let mut master = Master::default();
+    acquire(&mut master, NOW, &claim(1, None), 30);
+    // The second request is a repetition of the first.
+    for _ in 0..2 {
+        let answer = acquire(&mut master, NOW, &reader, 30);
+        assert!(matches!(answer, Answer::Granted { .. }), "{answer:?}");
+        let items = items(&master, NOW);
+        assert!(
+            items.iter().all(|item| item.id.kind != ItemKind::Place),
+            "{items:?}"
+        );
+    }
+}
+
 /// All items of the master, sorted by id, because the hash maps of the master have no order.
 fn items(master: &Master, now: u64) -> Vec<Item> {
     let mut items = master.items(now);

@@ -165,7 +165,6 @@ impl<S: Store> SessionTask<S> {
                 connected.unwrap_or_else(|panic| Err(self.panic_history.fault(&panic, None)));
             let (fault, connection_age) = match connected {
                 Ok(mut online) => {
-                    self.outage.end_wait();
                     let session_result = caught_in(self.serve_session(&mut online)).await;
                     let connection_age = Some(self.now().saturating_since(online.connected_at));
                     match session_result {
@@ -205,11 +204,7 @@ impl<S: Store> SessionTask<S> {
         while !self.is_over() {
             let (guarded_until, last_answer) = (online.quarantined_until, online.last_answer);
             self.collect_requests(guarded_until, last_answer).await;
-            let now = self.now();
-            // Without a request, contact the store only after a time without answers.
-            let has_no_jobs = self.jobs.is_empty();
-            let idle_at = online.last_answer + self.idle_limit(guarded_until);
-            if has_no_jobs && self.batch.is_empty() && now < idle_at {
+            if !self.must_contact_store(online, self.now()) {
                 continue;
             }
             self.refresh_date(online).await;
@@ -240,10 +235,16 @@ impl<S: Store> SessionTask<S> {
                 // The store's clock may have been corrected since the last date. A new session brings a new date.
                 self.outage.wait_until(self.now() + store_timeout);
                 *online = self.connect().await?;
-                self.outage.end_wait();
             }
         }
         Ok(())
+    }
+
+    /// Whether to contact the store at the time `now`: for requests or, after a time without answers, to check that the
+    /// store still answers.
+    fn must_contact_store(&self, online: &Online<S::Session>, now: Instant) -> bool {
+        let idle_at = online.last_answer + self.idle_limit(online.quarantined_until, now);
+        !self.jobs.is_empty() || !self.batch.is_empty() || now >= idle_at
     }
 
     /// If the jobs acquire a lock, and the last date of the store is too old to judge the age of a lease, opens a new
@@ -263,7 +264,6 @@ impl<S: Store> SessionTask<S> {
         if let Some(Ok(new_session)) = limit.wait(self.connect()).await {
             *online = new_session;
         }
-        self.outage.end_wait();
     }
 
     /// Stores the server's time from the answer to a request that was sent at `asked_at`. Returns the current time, and
@@ -295,9 +295,9 @@ impl<S: Store> SessionTask<S> {
     ///
     /// The session is used once more after that time. Otherwise the last part of the age would never be written if all
     /// processes end soon, and no process that tries once would ever count the votes.
-    fn idle_limit(&self, guarded_until: Instant) -> Duration {
+    fn idle_limit(&self, guarded_until: Instant, now: Instant) -> Duration {
         let writes_age_until = guarded_until + IDLE_LIMIT_IN_QUARANTINE;
-        if self.shared.traits.counts_age && self.now() < writes_age_until {
+        if self.shared.traits.counts_age && now < writes_age_until {
             IDLE_LIMIT_IN_QUARANTINE
         } else {
             IDLE_LIMIT
@@ -330,7 +330,7 @@ impl<S: Store> SessionTask<S> {
         self.renew_watches(now);
         // Nothing to do: sleep until a request arrives, or until something else is due.
         if self.batch.is_empty() {
-            let idle_at = last_answer + self.idle_limit(guarded_until);
+            let idle_at = last_answer + self.idle_limit(guarded_until, now);
             let wake_at = self
                 .pending_releases
                 .wake_at()

@@ -80,6 +80,20 @@ impl Table {
         Self { traits, ..self }
     }
 
+    /// Sets the largest number of records in one commit.
+    #[must_use]
+    pub fn records(self, records: usize) -> Self {
+        let traits = self.traits.clone().records(records);
+        Self { traits, ..self }
+    }
+
+    /// Declares that the store's sessions write the age of the server's run to the server.
+    #[must_use]
+    pub fn counts_age(self) -> Self {
+        let traits = self.traits.clone().counts_age();
+        Self { traits, ..self }
+    }
+
     /// Sets the clock of the store's leader, which gives the dates: it is then ahead of the true time by `ahead`
     /// microseconds.
     pub fn set_date_ahead(&self, ahead: i64) {

@@ -152,14 +152,15 @@ impl LocalPlace {
     /// Leaves the queues, so that the waiters behind this waiter may ask the masters as well. The masters still wake
     /// this waiter.
     pub(crate) fn leave_queues(&mut self) {
-        let mut unqueued = self.queues.unqueued();
-        for key in self.keys.as_slice() {
-            unqueued
-                .entry(key.clone())
-                .or_default()
-                .push(self.waiter.clone());
+        {
+            let mut unqueued = self.queues.unqueued();
+            for key in self.keys.as_slice() {
+                unqueued
+                    .entry(key.clone())
+                    .or_default()
+                    .push(self.waiter.clone());
+            }
         }
-        drop(unqueued);
         self.leave();
         self.queue_state = QueueState::Unqueued;
     }

@@ -266,6 +266,10 @@ pub async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_ticket_key_
     largest_ticket(master, acquire(&waiting_claim, LONG, now())).await;
     master.keys().delete_ticket(lock_key);
     largest_ticket(master, acquire(&waiting_claim, LONG, now())).await;
+    // Another waiter has a smaller ticket, and dies. No request removes it from the queue before the releases.
+    let dying_claim = queued_with_heartbeat_on(lock_key, 6, 1, SHORT_HEARTBEAT);
+    largest_ticket(master, acquire(&dying_claim, LONG, now())).await;
+    tokio::time::sleep(2 * SHORT_HEARTBEAT).await;
     // While this status request runs, the node collects the following releases, and sends them together as one call.
     let mut replies = ReplyCollector::new();
     replies.send(master.node(), 0, status(lock_key));
@@ -278,7 +282,7 @@ pub async fn batched_release_wakes_the_first_waiter_of_a_queue_whose_ticket_key_
             "{n}: {reply:?}"
         );
     }
-    eventually("the first waiter of the queue must be woken", || {
+    eventually("the first living waiter of the queue must be woken", || {
         woken.contains(lock_key)
     })
     .await;

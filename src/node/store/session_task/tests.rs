@@ -2,9 +2,10 @@
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
+use super::super::names::records_of_request;
 use super::super::table::Table;
 use super::*;
-use crate::node::{Answer, Phase, ReplySink};
+use crate::node::{Answer, Claim, ExtendItem, Group, Mode, Part, Phase, ReplySink, Token};
 
 /// No step of these tests takes this long, not even on a busy machine. A wait that ends only because of a bug ends much
 /// later, at [`LATER`].
@@ -15,7 +16,12 @@ const LATER: Duration = Duration::from_secs(60);
 
 /// A task without a session that hands nothing over when it is dropped.
 fn idle_task() -> SessionTask<Table> {
-    let mut task = SessionTask::new(Arc::new(Shared::new(Table::new("table", true))), 0);
+    task_of(Table::new("table", true))
+}
+
+/// The same for this table.
+fn task_of(table: Table) -> SessionTask<Table> {
+    let mut task = SessionTask::new(Arc::new(Shared::new(table)), 0);
     task.has_finished = true;
     task
 }
@@ -122,4 +128,64 @@ async fn request_without_a_session_is_refused_as_soon_as_requests_no_longer_wait
     assert!(matches!(answer, Some(Some(Err(_)))), "{answer:?}");
     assert!(task.now().saturating_since(started_at) < SOON);
     pushing.join().expect("the request must be queued");
+}
+
+#[tokio::test]
+async fn store_without_requests_is_contacted_only_after_a_time_without_answers() {
+    let (answers, _received) = unbounded_channel();
+    for (counts_age, idle_limit) in [(false, IDLE_LIMIT), (true, IDLE_LIMIT_IN_QUARANTINE)] {
+        let mut table = Table::new("table", true);
+        if counts_age {
+            table = table.counts_age();
+        }
+        let mut task = task_of(table);
+        let mut online = task.connect().await.expect("the table must answer");
+        let answered_at = online.last_answer;
+        online.quarantined_until = answered_at + LATER;
+        assert!(!task.must_contact_store(&online, answered_at));
+        let idle_at = answered_at + idle_limit;
+        let just_before = Instant::from_nanos(idle_at.as_nanos() - 1);
+        assert!(!task.must_contact_store(&online, just_before));
+        assert!(task.must_contact_store(&online, idle_at));
+        task.batch.push(watch_request(answers.clone()));
+        assert!(task.must_contact_store(&online, answered_at));
+        task.sort_into_jobs(Duration::ZERO);
+        assert!(task.batch.is_empty() && task.must_contact_store(&online, answered_at));
+    }
+}
+
+/// A request that extends locks on these keys.
+fn extend_request(keys: &[&[u8]]) -> Queued {
+    let part = |key: &&[u8]| Part {
+        key: (*key).into(),
+        mode: Mode::Exclusive,
+    };
+    let group = Group::new(keys.iter().map(part).collect());
+    let claim = Claim::new("", keys[0], Token::from_bytes([1; 16]), true).with_group(group);
+    let item = ExtendItem::new(claim.into(), LATER);
+    let items = vec![item].into();
+    Queued::new(Request::Extend { items }, Reply::ignored())
+}
+
+/// The records of the requests, as text.
+fn records_of(requests: &[Queued]) -> Vec<String> {
+    let names_of = |queued: &Queued| records_of_request(&queued.request).concat();
+    let names = requests.iter().map(names_of);
+    names
+        .map(|names| String::from_utf8_lossy(&names).into_owned())
+        .collect()
+}
+
+#[tokio::test]
+async fn request_that_fits_does_not_overtake_an_earlier_request_that_does_not() {
+    let mut task = task_of(Table::new("table", true).records(2));
+    let requests: [&[&[u8]]; 3] = [&[b"a"], &[b"a", b"b", b"c"], &[b"b"]];
+    task.batch
+        .extend(requests.iter().map(|keys| extend_request(keys)));
+    task.sort_into_jobs(Duration::ZERO);
+    let jobs: Vec<Name> = task.jobs.iter().flat_map(|job| job.names.clone()).collect();
+    assert_eq!(jobs, [Name::from(&b"a"[..])]);
+    let mut returned = Vec::new();
+    task.shared.mailboxes[0].take(usize::MAX, &mut returned);
+    assert_eq!(records_of(&returned), ["abc", "b"]);
 }
