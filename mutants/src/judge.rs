@@ -1,7 +1,7 @@
-//! Judges of mutants. A judge is a test program, or a simulation of many seeds.
+//! Judges of mutants. A judge is a group of tests of one test program, or a simulation of many seeds.
 //!
-//! Each judge first runs once without a mutant. This run records the mutants whose code the judge executes. The judge
-//! then runs only against these mutants.
+//! Each test first runs alone, without a mutant. This run records the mutants whose code the test executes. Against a
+//! mutant, a judge then runs only the tests that execute the mutant's code. A simulation runs as a whole.
 //!
 //! The judges of one mutant run one after another. The judge that has detected the most mutants per second runs first.
 //! A judge stops at its first failure.
@@ -18,6 +18,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,19 +48,35 @@ const QUICK_SIMULATION_RUNS: usize = 3;
 /// The time limit for one run of a judge is `MIN_LIMIT` plus four times the duration of a run without a mutant.
 const MIN_LIMIT: Duration = Duration::from_secs(5);
 
-/// One judge: a test program or a sweep of the simulation, with its arguments.
+/// The time limit for one run of a judge without a mutant.
+const CALIBRATION_LIMIT: Duration = Duration::from_secs(300);
+
+/// The number of tests of a judge that run at the same time.
+const TEST_THREADS: u32 = 4;
+
+/// How often a test may fail without a mutant before it is left out. On a busy machine, a test can fail once or twice.
+const MAX_FAILURES: u32 = 3;
+
+/// One judge: a group of tests of one test program, or a sweep of the simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
     /// The judge's name in the table of verdicts.
     pub(crate) name: String,
     program: PathBuf,
-    args: Vec<String>,
     kind: Kind,
-    /// The time limit for one run of the judge. A run that takes longer is killed, and the mutant is recorded as hung.
-    limit: Duration,
-    /// How long a run of the judge takes without a mutant.
+    /// The arguments of each run, without the names of tests.
+    args: Vec<String>,
+    cases: Vec<Case>,
+}
+
+/// One test of a judge's program, or a whole sweep of the simulation.
+#[derive(Clone, Debug)]
+struct Case {
+    /// The name of the test; empty for a sweep of the simulation.
+    test: String,
+    /// How long the case takes without a mutant.
     usual_time: Duration,
-    /// The numbers of the mutants whose code the judge executes.
+    /// The numbers of the mutants whose code the case executes.
     reached_mutants: BTreeSet<usize>,
 }
 
@@ -93,31 +110,28 @@ pub(crate) enum Fate {
     Unreached,
 }
 
-/// Returns the chosen judges: first the test programs, the cheapest first, then the sweeps of the simulation.
+/// Returns the chosen judges: first the test programs, the cheapest first, then the sweeps of the simulation. A test
+/// belongs only to the first judge that selects it.
 pub(crate) fn judges(built: &BuiltPrograms, choice: &Choice) -> Result<Vec<Judge>> {
     let mut judges = Vec::new();
+    let mut listed_tests = BTreeSet::new();
     for (name, part) in choice.tests() {
         let program = built
             .tests
             .get(*name)
             .context(format!("no test program {name}"))?;
-        let mut args: Vec<String> = vec!["--test-threads=4".into()];
-        let mut judge_name = (*name).to_owned();
-        match part {
-            Part::All => {}
-            Part::Only(names) => {
-                args.extend(names.iter().map(|name| (*name).to_owned()));
-                judge_name = format!("{name} {}", names.join(" "));
-            }
-        }
+        let (judge_name, filters): (String, &[&str]) = match part {
+            Part::All => ((*name).to_owned(), &[]),
+            Part::Only(filters) => (format!("{name} {}", filters.join(" ")), filters),
+        };
+        let mut tests = list_tests(program, filters)?;
+        tests.retain(|test| listed_tests.insert((*name, test.clone())));
         judges.push(Judge {
             name: judge_name,
             program: program.clone(),
-            args,
             kind: Kind::Tests,
-            limit: MIN_LIMIT,
-            usual_time: MIN_LIMIT,
-            reached_mutants: BTreeSet::new(),
+            args: vec![format!("--test-threads={TEST_THREADS}"), "--exact".into()],
+            cases: tests.into_iter().map(Case::new).collect(),
         });
     }
     let Some(simulation) = &built.simulation else {
@@ -133,114 +147,131 @@ pub(crate) fn judges(built: &BuiltPrograms, choice: &Choice) -> Result<Vec<Judge
         judges.push(Judge {
             name: format!("simulation {worlds} ({seeds} seeds)"),
             program: simulation.clone(),
-            args: options.split_whitespace().map(str::to_owned).collect(),
             kind: Kind::Simulation,
-            limit: MIN_LIMIT,
-            usual_time: MIN_LIMIT,
-            reached_mutants: BTreeSet::new(),
+            args: options.split_whitespace().map(str::to_owned).collect(),
+            cases: vec![Case::new(String::new())],
         });
     }
     Ok(judges)
 }
 
+/// The names of the program's tests that contain one of the `filters`, without the tests that are ignored.
+fn list_tests(program: &Path, filters: &[&str]) -> Result<Vec<String>> {
+    let list = |options: &[&str]| -> Result<BTreeSet<String>> {
+        let mut command = Command::new(program);
+        command.args(["--list", "--format", "terse"]);
+        let output = command.args(options).args(filters).output();
+        let output = output.context(program.display().to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
+        Ok(tests.map(str::to_owned).collect())
+    };
+    let ignored_tests = list(&["--ignored"])?;
+    Ok(list(&[])?.difference(&ignored_tests).cloned().collect())
+}
+
+impl Case {
+    fn new(test: String) -> Self {
+        Self {
+            test,
+            usual_time: MIN_LIMIT,
+            reached_mutants: BTreeSet::new(),
+        }
+    }
+
+    /// Formats the result of the calibration as one line of [`Judge::calibration_file`].
+    fn line(&self) -> String {
+        let ids: Vec<String> = self.reached_mutants.iter().map(usize::to_string).collect();
+        let usual_ms = self.usual_time.as_millis();
+        format!("{usual_ms}\t{}\t{}", self.test, ids.join(","))
+    }
+
+    /// Reads a line that [`line`](Self::line) wrote.
+    fn read(line: &str) -> Option<Self> {
+        let (usual_ms, rest) = line.split_once('\t')?;
+        let (test, ids) = rest.split_once('\t')?;
+        Some(Self {
+            test: test.to_owned(),
+            usual_time: Duration::from_millis(usual_ms.parse().ok()?),
+            reached_mutants: ids.split(',').filter_map(|id| id.parse().ok()).collect(),
+        })
+    }
+}
+
 impl Judge {
-    /// The path of the file with the numbers of the mutants that this judge reaches.
-    fn trace_file(&self, copy: &Path) -> PathBuf {
+    /// The path of a file with the results of the runs of this judge without mutants.
+    fn calibration_file(&self, copy: &Path) -> PathBuf {
         let words: String = self.name.chars().filter(|c| c.is_alphanumeric()).collect();
         copy.join(format!("../reached-by-{words}.txt"))
     }
 
-    /// The path of the file with the results of a run of this judge without mutants. The first line is the duration of
-    /// the run in milliseconds. The other lines are arguments for the judge's program, for example to skip a test.
-    fn calibration_file(&self, copy: &Path) -> PathBuf {
-        self.trace_file(copy).with_extension("calibrated")
-    }
-
     /// Reads the stored results of an earlier calibration of this judge. Returns false if there are none.
     fn read_calibration(&mut self, copy: &Path) -> bool {
-        let Ok(calibration_file) = fs::read_to_string(self.calibration_file(copy)) else {
+        let Ok(text) = fs::read_to_string(self.calibration_file(copy)) else {
             return false;
         };
-        let mut lines = calibration_file.lines();
-        let Some(usual_time) = lines.next().and_then(|ms| ms.parse().ok()) else {
-            return false;
-        };
-        self.args = lines.map(str::to_owned).collect();
-        self.set_times(copy, Duration::from_millis(usual_time));
+        self.cases = text.lines().filter_map(Case::read).collect();
         true
     }
 
-    /// Records that the judge passes without a mutant, how long it takes, and which mutants it reaches.
-    fn set_times(&mut self, copy: &Path, usual_time: Duration) {
-        self.usual_time = usual_time;
-        self.limit = MIN_LIMIT + 4 * usual_time;
-        let reached = fs::read_to_string(self.trace_file(copy)).unwrap_or_default();
-        self.reached_mutants = reached.lines().filter_map(|id| id.parse().ok()).collect();
+    fn write_calibration(&self, copy: &Path) -> Result<()> {
+        let lines: Vec<String> = self.cases.iter().map(Case::line).collect();
+        Ok(fs::write(self.calibration_file(copy), lines.join("\n"))?)
     }
 
-    /// Runs the judge without a mutant. Records its duration and which mutants it reaches. Returns the tests that
-    /// failed; later runs of the judge skip these tests.
-    pub(crate) fn calibrate(&mut self, copy: &Path) -> Result<Vec<String>> {
-        let (trace_file, calibration_file) = (self.trace_file(copy), self.calibration_file(copy));
-        let _ = fs::remove_file(&calibration_file);
-        let mut skipped_tests = Vec::new();
-        let mut retries = 0;
+    /// Runs one case without a mutant. Returns how long it takes and which mutants it reaches. Returns the last failure
+    /// if the case fails [`MAX_FAILURES`] times.
+    fn calibrated(
+        &self,
+        case: &Case,
+        copy: &Path,
+        trace_file: &Path,
+    ) -> Result<std::result::Result<Case, RunResult>> {
+        let mut failures = 0;
         loop {
-            let _ = fs::remove_file(&trace_file);
+            let _ = fs::remove_file(trace_file);
             let started_at = Instant::now();
-            let result = self.run(copy, 0, &[], Some(&trace_file), 60 * MIN_LIMIT)?;
-            match result {
-                RunResult::Passed => {
-                    self.set_times(copy, started_at.elapsed());
-                    let usual_time = self.usual_time.as_millis().to_string();
-                    let lines = std::iter::once(&usual_time).chain(&self.args);
-                    let lines: Vec<&str> = lines.map(String::as_str).collect();
-                    fs::write(calibration_file, lines.join("\n"))?;
-                    return Ok(skipped_tests);
-                }
-                RunResult::Failed(test) if self.kind == Kind::Tests && skipped_tests.len() < 8 => {
-                    // If the failed test passes alone, the machine was only busy. Run all tests of the judge again.
-                    let only_test = [test.clone(), "--exact".into()];
-                    if retries < 3
-                        && self.run(copy, 0, &only_test, None, 60 * MIN_LIMIT)? == RunResult::Passed
-                    {
-                        retries += 1;
-                        continue;
-                    }
-                    let skip = ["--skip".to_owned(), test.clone()];
-                    self.args.extend(skip);
-                    skipped_tests.push(test);
-                }
-                other => {
-                    skipped_tests.push(format!(
-                        "all tests of {} (result without any mutant: {other:?})",
-                        self.name
-                    ));
-                    return Ok(skipped_tests);
-                }
+            let result = self.run(copy, 0, &[case], Some(trace_file), CALIBRATION_LIMIT)?;
+            if result == RunResult::Passed {
+                let trace = fs::read_to_string(trace_file).unwrap_or_default();
+                let _ = fs::remove_file(trace_file);
+                return Ok(Ok(Case {
+                    test: case.test.clone(),
+                    usual_time: started_at.elapsed(),
+                    reached_mutants: trace.lines().filter_map(|id| id.parse().ok()).collect(),
+                }));
+            }
+            failures += 1;
+            if failures == MAX_FAILURES {
+                return Ok(Err(result));
             }
         }
     }
 
-    /// Whether this judge executes the code of the mutant with the number `mutant`.
-    pub(crate) fn reached_mutants(&self, mutant: usize) -> bool {
-        self.reached_mutants.contains(&mutant)
+    /// The cases that execute the code of the mutant with the number `mutant`.
+    fn cases_that_reach(&self, mutant: usize) -> Vec<&Case> {
+        let cases = self.cases.iter();
+        let reaching = cases.filter(|case| case.reached_mutants.contains(&mutant));
+        reaching.collect()
     }
 
-    /// Runs the judge against a mutant. Returns the verdict on the mutant; `None` if the judge does not notice it.
-    pub(crate) fn judge(&self, copy: &Path, mutant: usize) -> Result<Option<Fate>> {
-        let name = &self.name;
-        match self.run(copy, mutant, &[], None, self.limit)? {
+    /// Runs the cases against a mutant. Returns the verdict on the mutant; `None` if no case notices it.
+    fn judge(&self, copy: &Path, mutant: usize, cases: &[&Case]) -> Result<Option<Fate>> {
+        let (name, limit) = (&self.name, MIN_LIMIT + 4 * usual_time(cases));
+        match self.run(copy, mutant, cases, None, limit)? {
             RunResult::Passed => Ok(None),
-            RunResult::TimedOut => Ok(self
-                .is_in_time_without_mutant(copy)?
-                .then(|| Fate::Hung(name.clone()))),
+            RunResult::TimedOut => {
+                // If the cases do not end in time without the mutant either, the machine is too busy, so a mutant at
+                // the time limit may not hang.
+                let is_in_time = self.run(copy, 0, cases, None, limit)? == RunResult::Passed;
+                Ok(is_in_time.then(|| Fate::Hung(name.clone())))
+            }
             RunResult::Failed(test) if self.kind == Kind::Tests => {
-                let only_test = [test.clone(), "--exact".into()];
-                let result = self.run(copy, mutant, &only_test, None, self.limit)?;
+                let only_test = [&Case::new(test.clone())];
+                let result = self.run(copy, mutant, &only_test, None, limit)?;
                 // The mutant is killed only if the test fails again when it runs alone, and passes without the mutant.
                 let is_caused_by_mutant = result != RunResult::Passed
-                    && self.run(copy, 0, &only_test, None, self.limit)? == RunResult::Passed;
+                    && self.run(copy, 0, &only_test, None, limit)? == RunResult::Passed;
                 Ok(is_caused_by_mutant.then(|| match result {
                     RunResult::TimedOut => Fate::Hung(format!("{name}: {test}")),
                     _ => Fate::Killed(format!("{name}: {test}")),
@@ -250,30 +281,22 @@ impl Judge {
         }
     }
 
-    /// Runs the judge without a mutant. Returns whether it passes within its time limit. If it does not, the machine is
-    /// too busy, so a mutant at the time limit may not hang.
-    fn is_in_time_without_mutant(&self, copy: &Path) -> Result<bool> {
-        Ok(self.run(copy, 0, &[], None, self.limit)? == RunResult::Passed)
-    }
-
-    /// Runs the judge once in its own process group. Kills the group at the first failure or at the time limit.
+    /// Runs the cases once, in a process group of their own. Kills the group at the first failure or at the time limit.
     fn run(
         &self,
         copy: &Path,
         mutant: usize,
-        other_args: &[String],
+        cases: &[&Case],
         trace_file: Option<&Path>,
         limit: Duration,
     ) -> Result<RunResult> {
-        let args = if other_args.is_empty() {
-            &self.args
-        } else {
-            other_args
-        };
+        let tests = cases.iter().map(|case| &case.test);
+        let tests = tests.filter(|test| !test.is_empty());
         let mut command = Command::new("nice");
         command
             .arg(&self.program)
-            .args(args)
+            .args(&self.args)
+            .args(tests)
             .current_dir(copy)
             .env("QUORATE_MUTANT", mutant.to_string())
             .env("RUST_BACKTRACE", "0")
@@ -338,8 +361,14 @@ impl Judge {
     }
 }
 
-/// Calibrates the judges, up to `threads` at a time. Returns the tests that fail without a mutant; later runs skip
-/// these tests.
+/// The time that the cases take together without a mutant.
+fn usual_time(cases: &[&Case]) -> Duration {
+    let total: Duration = cases.iter().map(|case| case.usual_time).sum();
+    let longest = cases.iter().map(|case| case.usual_time).max();
+    longest.unwrap_or_default().max(total / TEST_THREADS)
+}
+
+/// Calibrates the judges, `threads` tests at a time. Returns the tests that fail without a mutant; they are left out.
 ///
 /// If `keep` is true, uses the stored results of earlier calibrations where they exist.
 pub(crate) fn calibrate(
@@ -348,33 +377,54 @@ pub(crate) fn calibrate(
     threads: usize,
     keep: bool,
 ) -> Result<Vec<String>> {
-    let all_judges = judges.iter_mut();
-    let uncalibrated_judges: Vec<&mut Judge> = all_judges
-        .filter_map(|judge| (!(keep && judge.read_calibration(copy))).then_some(judge))
+    let is_missing = |judge: &mut Judge| !(keep && judge.read_calibration(copy));
+    let uncalibrated_judges: Vec<&mut Judge> = judges
+        .iter_mut()
+        .filter_map(|judge| is_missing(judge).then_some(judge))
         .collect();
-    let queue = Mutex::new(uncalibrated_judges.into_iter());
-    let results: Vec<Result<Vec<String>>> = std::thread::scope(|scope| {
-        let work = || {
-            let mut skipped_tests = Vec::new();
-            loop {
-                let next_judge = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some(judge) = next_judge else {
-                    return Ok(skipped_tests);
-                };
-                let tests = judge.calibrate(copy)?;
-                let name = &judge.name;
-                skipped_tests.extend(tests.into_iter().map(|test| format!("{name}: {test}")));
-            }
-        };
-        let workers: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(work)).collect();
+    // Begin with the sweeps of the simulation, which take the longest.
+    let all_cases = uncalibrated_judges.iter().enumerate().rev();
+    let queue: Vec<(usize, &Case)> = all_cases
+        .flat_map(|(index, judge)| judge.cases.iter().map(move |case| (index, case)))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let work = |worker: usize| -> Result<_> {
+        let trace_file = copy.join(format!("../reached-{worker}.txt"));
+        let mut results = Vec::new();
+        while let Some((index, case)) = queue.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let judge = &uncalibrated_judges[*index];
+            let result = judge.calibrated(case, copy, &trace_file)?;
+            results.push((*index, result.map_err(|result| (case.test.clone(), result))));
+        }
+        Ok(results)
+    };
+    let results = std::thread::scope(|scope| {
+        let work = &work;
+        let workers: Vec<_> = (0..threads.max(1))
+            .map(|worker| scope.spawn(move || work(worker)))
+            .collect();
         let joined = workers.into_iter().map(|worker| {
             let panicked = |_| Err(anyhow::anyhow!("a worker thread panicked"));
             worker.join().unwrap_or_else(panicked)
         });
-        joined.collect()
-    });
-    let per_thread: Result<Vec<Vec<String>>> = results.into_iter().collect();
-    Ok(per_thread?.concat())
+        joined.collect::<Result<Vec<_>>>()
+    })?;
+    let mut calibrated_cases: Vec<Vec<Case>> = vec![Vec::new(); uncalibrated_judges.len()];
+    let mut left_out = Vec::new();
+    for (index, result) in results.into_iter().flatten() {
+        match result {
+            Ok(case) => calibrated_cases[index].push(case),
+            Err((test, result)) => {
+                let name = &uncalibrated_judges[index].name;
+                left_out.push(format!("{name}: {test} ({result:?})"));
+            }
+        }
+    }
+    for (judge, cases) in uncalibrated_judges.into_iter().zip(calibrated_cases) {
+        judge.cases = cases;
+        judge.write_calibration(copy)?;
+    }
+    Ok(left_out)
 }
 
 /// For each mutated file and each judge: the number of mutants that the judge has killed, and its run time in seconds.
@@ -383,7 +433,7 @@ pub(crate) fn calibrate(
 pub(crate) struct Experience(Mutex<HashMap<(String, String), (f64, f64)>>);
 
 impl Experience {
-    fn kill_rate(&self, file: &str, judge: &Judge) -> f64 {
+    fn kill_rate(&self, file: &str, judge: &Judge, usual_time: Duration) -> f64 {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (kills, seconds) = entries
             .get(&(file.to_owned(), judge.name.clone()))
@@ -396,7 +446,7 @@ impl Experience {
             Kind::Tests if judge.name.starts_with("lib") => 2.0,
             Kind::Tests => 0.3,
         };
-        (kills + expected_kills) / (seconds + judge.usual_time.as_secs_f64())
+        (kills + expected_kills) / (seconds + usual_time.as_secs_f64())
     }
 
     fn add(&self, file: &str, judge: &Judge, killed: bool, elapsed: Duration) {
@@ -417,16 +467,19 @@ pub(crate) fn judge_mutant(
     copy: &Path,
     mutant: &Mutant,
 ) -> Result<Fate> {
-    let reaching_judges = judges
+    let mut reaching_judges: Vec<(f64, &Judge, Vec<&Case>)> = judges
         .iter()
-        .filter(|judge| judge.reached_mutants(mutant.id));
-    let mut reaching_judges: Vec<(f64, &Judge)> = reaching_judges
-        .map(|judge| (experience.kill_rate(&mutant.file, judge), judge))
+        .map(|judge| (judge, judge.cases_that_reach(mutant.id)))
+        .filter(|(_, cases)| !cases.is_empty())
+        .map(|(judge, cases)| {
+            let kill_rate = experience.kill_rate(&mutant.file, judge, usual_time(&cases));
+            (kill_rate, judge, cases)
+        })
         .collect();
-    reaching_judges.sort_by(|(a, _), (b, _)| b.total_cmp(a));
-    for (_, judge) in &reaching_judges {
+    reaching_judges.sort_by(|(a, ..), (b, ..)| b.total_cmp(a));
+    for (_, judge, cases) in &reaching_judges {
         let started_at = Instant::now();
-        let fate = judge.judge(copy, mutant.id)?;
+        let fate = judge.judge(copy, mutant.id, cases)?;
         experience.add(&mutant.file, judge, fate.is_some(), started_at.elapsed());
         if let Some(fate) = fate {
             return Ok(fate);
@@ -441,8 +494,9 @@ pub(crate) fn judge_mutant(
 
 /// Returns the number of mutants that each judge reaches.
 pub(crate) fn reach_counts(judges: &[Judge]) -> BTreeMap<&str, usize> {
-    let reach = judges
-        .iter()
-        .map(|judge| (&*judge.name, judge.reached_mutants.len()));
+    let reach = judges.iter().map(|judge| {
+        let reached = judge.cases.iter().flat_map(|case| &case.reached_mutants);
+        (&*judge.name, reached.collect::<BTreeSet<_>>().len())
+    });
     reach.collect()
 }
