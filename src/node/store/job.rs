@@ -424,6 +424,67 @@ mod tests {
         );
     }
 
+    #[test]
+    fn subscription_of_a_process_is_stored_once_and_removed_when_it_ends() {
+        let (time, run) = (
+            StoreTime::new(0, Instant::from_nanos(0), None),
+            ServerRun::new("1"),
+        );
+        let process: Arc<str> = "process".into();
+        let mut input = DecisionInput {
+            time: &time,
+            now: Instant::from_nanos(0),
+            stamp: 1,
+            reading: None,
+            run: &run,
+            process: Some(&process),
+            wait_locks: false,
+        };
+        let of_other = ItemId::new(ItemKind::Watcher, b"boss", b"another process");
+        let mut watchers = vec![Item {
+            id: of_other.clone(),
+            value: Vec::new(),
+            until: Some(9),
+        }];
+        let lifetime = micros(SUBSCRIPTION_TIME);
+        // The subscription is renewed when half of its lifetime is left. It ends when the process asks for its end.
+        for (now, on, until) in [
+            (100, true, Some(100 + lifetime)),
+            (99 + lifetime / 2, true, Some(100 + lifetime)),
+            (
+                100 + lifetime / 2,
+                true,
+                Some(100 + lifetime / 2 + lifetime),
+            ),
+            (200 + lifetime / 2, false, None),
+            (
+                300 + lifetime / 2,
+                true,
+                Some(300 + lifetime / 2 + lifetime),
+            ),
+            (300 + lifetime, false, None),
+        ] {
+            input.now = Instant::from_nanos(now * 1000);
+            let request = Request::Watch {
+                key: b"boss"[..].into(),
+                on,
+            };
+            let queued = Queued::new(request, Reply::ignored());
+            let job_request = JobRequest {
+                queued,
+                answer: None,
+            };
+            let mut master = Master::default();
+            let answer = execute_request(&mut master, &mut watchers, &job_request, now, &input);
+            assert_eq!(answer, Ok(Answer::Watching));
+            let (others, own): (Vec<&Item>, Vec<&Item>) =
+                watchers.iter().partition(|watcher| watcher.id == of_other);
+            assert_eq!(others.len(), 1);
+            let own: Vec<_> = own.iter().map(|watcher| watcher.until).collect();
+            assert_eq!(own, Vec::from_iter(until.map(Some)), "at {now}");
+        }
+    }
+
     /// Redis and the memory master keep the expiry of an exclusive key when an acquire is repeated.
     #[test]
     fn repeated_acquire_of_an_exclusive_and_a_shared_key_lengthens_only_a_new_shared_hold() {

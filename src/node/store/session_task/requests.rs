@@ -87,7 +87,7 @@ impl<S: Store> SessionTask<S> {
 
     /// Reads the records that the jobs use, if the cache does not have them or may have an outdated state. If `clock`
     /// is true, the store is asked for its clock even if no record has to be read.
-    async fn load_records(
+    pub(super) async fn load_records(
         &mut self,
         online: &mut Online<S::Session>,
         must_read_clock: bool,

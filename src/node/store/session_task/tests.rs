@@ -189,3 +189,15 @@ async fn request_that_fits_does_not_overtake_an_earlier_request_that_does_not() 
     task.shared.mailboxes[0].take(usize::MAX, &mut returned);
     assert_eq!(records_of(&returned), ["abc", "b"]);
 }
+
+#[tokio::test]
+async fn records_of_a_new_job_are_read_before_it_is_decided_and_then_stay_in_the_cache() {
+    let mut task = idle_task();
+    let mut online = task.connect().await.expect("the table must answer");
+    task.batch.push(extend_request(&[b"a", b"b"]));
+    task.sort_into_jobs(Duration::ZERO);
+    let names = task.jobs[0].names.clone();
+    let loaded = task.load_records(&mut online, false).await;
+    assert_eq!(loaded, Ok(()));
+    assert!(task.cache.get_all(&names).is_some());
+}
