@@ -138,3 +138,126 @@ impl Survey {
             && self.configuration.is_named_by(marker)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::masters_change::survey::tests::{
+        NO, assert_lines, client, client_at, configuration, survey,
+    };
+    use crate::protocol::marker::{Configuration, Fingerprint};
+
+    fn masters_print() -> Option<Fingerprint> {
+        configuration().print_at(0)
+    }
+
+    /// A configuration of the old masters at this generation, without next masters.
+    fn without_next(generation: u64) -> Configuration {
+        let print = masters_print().expect("the masters must have a fingerprint");
+        Configuration::new(generation, print, None)
+    }
+
+    /// A survey by a client at this generation. The masters have these markers, which may bear a name.
+    fn survey_at(generation: u64, marked: &[(u64, Option<Fingerprint>)]) -> Survey {
+        let mut survey = survey([NO; 6]);
+        survey.configuration = without_next(generation);
+        survey.masters.truncate(marked.len());
+        let print = masters_print().expect("the masters must have a fingerprint");
+        for (master, (number, name)) in survey.masters.iter_mut().zip(marked) {
+            let (number, name) = (*number, *name);
+            master.seen.mark = Some(
+                Marker {
+                    number,
+                    print,
+                    name,
+                }
+                .to_string(),
+            );
+        }
+        survey
+    }
+
+    #[test]
+    fn masters_are_marked_if_each_has_a_marker_with_the_configured_name() {
+        let shop = Some(Fingerprint::new(["shop"]));
+        let is_marked = |marked: &[(u64, Option<Fingerprint>)], name| {
+            let survey = survey_at(0, marked);
+            let configuration = survey.configuration.named(name);
+            Survey {
+                configuration,
+                ..survey
+            }
+            .is_marked()
+        };
+        assert!(is_marked(&[(0, None), (0, shop)], None));
+        assert!(!is_marked(&[(0, None), (0, shop)], Some("shop")));
+        assert!(is_marked(&[(0, shop), (0, shop)], Some("shop")));
+        assert!(!survey([Some(0), NO, Some(0), Some(0), Some(0), Some(0)]).is_marked());
+    }
+
+    #[test]
+    fn marker_is_not_written_to_masters_of_another_generation_or_an_unfinished_replacement() {
+        assert!(survey([NO; 6]).unmarkable()[0].starts_with("next_masters is set"));
+        assert!(survey_at(1, &[(4, None); 3]).unmarkable().is_empty());
+        // The marker number 3 is that of an unfinished replacement, which leads to generation 1.
+        let unmarkable = survey_at(1, &[(4, None), (3, None), (4, None)]).unmarkable();
+        assert_lines(&unmarkable, &["b: "], "belongs to another generation");
+        // A marker without the configured name can get the name. A marker that bears another name is an obstacle.
+        let survey = survey_at(0, &[(0, None), (0, Some(Fingerprint::new(["other"])))]);
+        let named = survey.configuration.named(Some("shop"));
+        let survey = Survey {
+            configuration: named,
+            ..survey
+        };
+        assert_lines(
+            &survey.unmarkable(),
+            &["b: "],
+            "bears a name, which is not the name",
+        );
+        assert!(!survey.is_own(Marker {
+            number: 0,
+            ..survey.masters[0].marker().unwrap()
+        }));
+    }
+
+    #[test]
+    fn marker_is_not_written_while_a_client_that_it_would_reject_is_connected() {
+        let other_print = Some(Fingerprint::new(["x"]));
+        let mut survey = survey_at(1, &[(4, None); 3]);
+        survey.masters[0].seen.clients = vec![
+            client_at(2, masters_print()),
+            client(ClientKind::Untold),
+            client(ClientKind::Unknown),
+        ];
+        assert!(survey.unmarkable().is_empty());
+        survey.masters[1].seen.clients = vec![client_at(3, masters_print())];
+        survey.masters[2].seen.clients = vec![client_at(2, other_print)];
+        assert_lines(
+            &survey.unmarkable(),
+            &["b: ", "c: "],
+            "or another generation",
+        );
+    }
+
+    #[test]
+    fn own_marker_has_the_number_and_the_masters_of_this_generation() {
+        let print = masters_print().expect("the masters must have a fingerprint");
+        let marker = Marker {
+            number: 4,
+            print,
+            name: None,
+        };
+        let survey = survey_at(1, &[(4, None); 3]);
+        assert!(survey.is_own(marker));
+        assert!(!survey.is_own(Marker {
+            number: 3,
+            ..marker
+        }));
+        assert!(!survey.is_own(Marker {
+            number: 5,
+            ..marker
+        }));
+        let print = Fingerprint::new(["x"]);
+        assert!(!survey.is_own(Marker { print, ..marker }));
+    }
+}

@@ -497,4 +497,4 @@ impl Survey {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

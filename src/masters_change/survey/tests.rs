@@ -10,7 +10,7 @@ const MAX_TTL: Duration = Duration::from_secs(60);
 /// The names of the old masters, and then of the next masters.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-fn configuration() -> Configuration {
+pub(in crate::masters_change) fn configuration() -> Configuration {
     let [old_print, next_print] =
         [&NAMES[..3], &NAMES[3..]].map(|names| Fingerprint::new(names.iter().copied()));
     Configuration::new(0, old_print, Some(next_print))
@@ -30,7 +30,7 @@ fn mark(number: u64) -> Option<String> {
 }
 
 /// A survey of three old and three next masters without faults. The masters have markers with these numbers.
-fn survey(marked: [Option<u64>; 6]) -> Survey {
+pub(in crate::masters_change) fn survey(marked: [Option<u64>; 6]) -> Survey {
     let master = |(index, name): (usize, &str)| MasterSeen {
         node: NodeName::new(name),
         is_old: index < 3,
@@ -62,7 +62,7 @@ fn begun_with(change: impl Fn(usize, &mut ChangeSeen)) -> Survey {
 
 /// Checks that there is one line for each master in `nodes`, in this order, and that each line contains `text`.
 #[track_caller]
-fn assert_lines(lines: &[String], nodes: &[&str], text: &str) {
+pub(in crate::masters_change) fn assert_lines(lines: &[String], nodes: &[&str], text: &str) {
     assert_eq!(lines.len(), nodes.len(), "{lines:#?}");
     for (line, node) in lines.iter().zip(nodes) {
         assert!(line.starts_with(node) && line.contains(text), "{line}");
@@ -73,7 +73,7 @@ fn set_of(indices: &[usize]) -> MasterSet {
     indices.iter().copied().collect()
 }
 
-fn client(kind: ClientKind) -> ClientSeen {
+pub(in crate::masters_change) fn client(kind: ClientKind) -> ClientSeen {
     ClientSeen {
         id: 1,
         name: "web".into(),
@@ -85,12 +85,12 @@ fn client(kind: ClientKind) -> ClientSeen {
 }
 
 /// A client at this step of a replacement of the masters with this fingerprint.
-fn client_at(step: u64, print: Option<Fingerprint>) -> ClientSeen {
+pub(in crate::masters_change) fn client_at(step: u64, print: Option<Fingerprint>) -> ClientSeen {
     let print = print.expect("the step must be known").number();
     client(ClientKind::AtStep(step, print))
 }
 
-const NO: Option<u64> = None;
+pub(in crate::masters_change) const NO: Option<u64> = None;
 
 #[test]
 fn stage_is_derived_from_the_markers_of_majorities() {
