@@ -49,7 +49,11 @@ const QUICK_SIMULATION_RUNS: usize = 3;
 const MIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// The time limit for one run of a judge without a mutant.
-const CALIBRATION_LIMIT: Duration = Duration::from_secs(300);
+const CALIBRATION_LIMIT: Duration = Duration::from_secs(900);
+
+/// How many tests are calibrated at the same time for each mutant that is judged at the same time. Most tests wait for
+/// servers and clocks.
+const CALIBRATIONS_PER_THREAD: usize = 4;
 
 /// The number of tests of a judge that run at the same time.
 const TEST_THREADS: u32 = 4;
@@ -368,7 +372,8 @@ fn usual_time(cases: &[&Case]) -> Duration {
     longest.unwrap_or_default().max(total / TEST_THREADS)
 }
 
-/// Calibrates the judges, `threads` tests at a time. Returns the tests that fail without a mutant; they are left out.
+/// Calibrates the judges, for judging `threads` mutants at a time. Returns the tests that fail without a mutant; they
+/// are left out.
 ///
 /// If `keep` is true, uses the stored results of earlier calibrations where they exist.
 pub(crate) fn calibrate(
@@ -387,6 +392,9 @@ pub(crate) fn calibrate(
     let queue: Vec<(usize, &Case)> = all_cases
         .flat_map(|(index, judge)| judge.cases.iter().map(move |case| (index, case)))
         .collect();
+    if !queue.is_empty() {
+        println!("running {} tests and sweeps without a mutant", queue.len());
+    }
     let next = AtomicUsize::new(0);
     let work = |worker: usize| -> Result<_> {
         let trace_file = copy.join(format!("../reached-{worker}.txt"));
@@ -400,7 +408,7 @@ pub(crate) fn calibrate(
     };
     let results = std::thread::scope(|scope| {
         let work = &work;
-        let workers: Vec<_> = (0..threads.max(1))
+        let workers: Vec<_> = (0..CALIBRATIONS_PER_THREAD * threads.max(1))
             .map(|worker| scope.spawn(move || work(worker)))
             .collect();
         let joined = workers.into_iter().map(|worker| {
