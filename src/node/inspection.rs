@@ -1,6 +1,6 @@
 //! The result of inspecting one master.
 
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use super::fault::Fault;
 use super::name::NodeName;
@@ -80,6 +80,23 @@ pub struct Inspection {
     pub marked: Option<bool>,
 }
 
+/// The beginning of a round trip to a server, see [`Inspection::add_round_trip`].
+#[derive(Clone, Copy, Debug)]
+pub struct RoundTrip {
+    sent_at: Instant,
+    wall: SystemTime,
+}
+
+impl RoundTrip {
+    /// Call this function before a request is sent.
+    pub fn begin() -> Self {
+        Self {
+            sent_at: Instant::now(),
+            wall: SystemTime::now(),
+        }
+    }
+}
+
 impl Inspection {
     /// Creates an inspection that contains no results and no faults yet.
     pub fn new(node: NodeName) -> Self {
@@ -117,6 +134,26 @@ impl Inspection {
         Self {
             fault: Some(fault),
             ..Self::new(node)
+        }
+    }
+
+    /// Records a round trip that has just ended. `server_micros` is the server's clock during the round trip, in
+    /// microseconds since 1970; `None` if the reply did not contain it.
+    ///
+    /// Only the fastest round trip counts: the server may have read its clock at any time between the request and the
+    /// reply, so the measurement error is at most half of the round trip.
+    pub fn add_round_trip(&mut self, round_trip: RoundTrip, server_micros: Option<i64>) {
+        let elapsed = round_trip.sent_at.elapsed();
+        let middle = (round_trip.wall + elapsed / 2).duration_since(SystemTime::UNIX_EPOCH);
+        let middle_micros = i64::try_from(middle.unwrap_or_default().as_micros());
+        self.add_measurement(elapsed, middle_micros.unwrap_or(i64::MAX), server_micros);
+    }
+
+    fn add_measurement(&mut self, elapsed: Duration, own_micros: i64, server_micros: Option<i64>) {
+        if self.round_trip.is_none_or(|fastest| elapsed < fastest) {
+            self.round_trip = Some(elapsed);
+            self.clock_offset_ms =
+                server_micros.map(|server_micros| server_micros.saturating_sub(own_micros) / 1000);
         }
     }
 
@@ -164,6 +201,42 @@ pub(crate) fn server_text(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clock_of_the_fastest_round_trip_is_reported() {
+        let mut inspection = Inspection::new(NodeName::new("m"));
+        let mut offset_after = |elapsed_ms, server_micros| {
+            inspection.add_measurement(Duration::from_millis(elapsed_ms), 5_000_000, server_micros);
+            (
+                inspection.round_trip.map(|time| time.as_millis()),
+                inspection.clock_offset_ms,
+            )
+        };
+        assert_eq!(offset_after(9, Some(5_007_999)), (Some(9), Some(7)));
+        // A slower or an equally fast round trip changes nothing.
+        assert_eq!(offset_after(9, Some(8_000_000)), (Some(9), Some(7)));
+        assert_eq!(offset_after(10, Some(8_000_000)), (Some(9), Some(7)));
+        assert_eq!(offset_after(4, Some(4_996_000)), (Some(4), Some(-4)));
+        // The fastest reply contained no clock, so the difference is unknown.
+        assert_eq!(offset_after(3, None), (Some(3), None));
+        let far_ahead = i64::MAX / 1000 - 5_000;
+        assert_eq!(offset_after(2, Some(i64::MAX)), (Some(2), Some(far_ahead)));
+    }
+
+    #[test]
+    fn own_clock_is_read_in_the_middle_of_a_round_trip() {
+        let mut inspection = Inspection::new(NodeName::new("m"));
+        let two_seconds_ago = Instant::now().checked_sub(Duration::from_secs(2));
+        let round_trip = RoundTrip {
+            sent_at: two_seconds_ago.expect("the machine must run for longer than two seconds"),
+            wall: SystemTime::UNIX_EPOCH + Duration::from_secs(100),
+        };
+        inspection.add_round_trip(round_trip, Some(101_000_000));
+        let offset_ms = inspection.clock_offset_ms.expect("an offset");
+        // The round trip took two seconds, plus the time that this test needs.
+        assert!((-5_000..=0).contains(&offset_ms), "{offset_ms}");
+        assert!(inspection.round_trip >= Some(Duration::from_secs(2)));
+    }
 
     #[test]
     fn server_text_is_truncated_and_stripped_of_control_characters() {

@@ -49,6 +49,7 @@ pub use context::{Abilities, Context};
 pub use contract::Node;
 pub use ended::Ended;
 pub use fault::Fault;
+pub use inspection::RoundTrip;
 pub use name::NodeName;
 pub use note::Note;
 #[doc(hidden)]

@@ -68,8 +68,8 @@ impl AgeRecord {
             age: Duration::from_millis(age.parse().ok()?),
             life: life.to_owned(),
         };
-        // Accept only the exact text that `Display` writes.
-        let is_complete = !run.is_empty() && !life.is_empty() && fields.next().is_none();
+        // Accept only the exact text that `Display` writes, so nothing may follow the life.
+        let is_complete = !run.is_empty() && !life.is_empty();
         (is_complete && record.to_string().as_bytes() == text).then_some(record)
     }
 }
@@ -241,6 +241,11 @@ mod tests {
         assert_eq!(raise_time(86_400), None);
         let unrecorded = Watch::after(None, "a", None, at_secs(7));
         assert_eq!(unrecorded.raise_at(MAX_TTL), Some(at_secs(7)));
+        // With a long max_ttl, the pause while the votes do not count is one second.
+        let recorded = Watch::after(None, "abc", record("abc", 1, 7), at_secs(7));
+        let raise_at = |max_ttl| recorded.raise_at(Duration::from_secs(max_ttl));
+        assert_eq!(raise_at(16), Some(at_secs(7) + Duration::from_millis(500)));
+        assert_eq!([raise_at(32), raise_at(3_600)], [Some(at_secs(8)); 2]);
     }
 
     #[test]

@@ -48,6 +48,26 @@ async fn master_whose_connection_breaks_again_and_again_causes_few_warnings() {
     );
 }
 
+#[tokio::test]
+async fn master_that_refuses_the_configuration_of_the_client_causes_a_warning() {
+    let masters = support::masters(3);
+    let listener = support::listener::Listener::default();
+    let _listening = listener.listen();
+    let settings = support::settings(masters.urls());
+    // The marker of a client whose configuration is one generation newer.
+    let mark = quorate::testing::mark(&settings.clone().masters_generation(1), 4);
+    let mark = mark.expect("the generation must have this marker");
+    for master in &masters {
+        support::ask_server(master, &["SET", "quorate:masters", &mark]);
+    }
+    let redlock = settings.build().expect("good settings");
+    let refused = redlock.try_acquire("job").await;
+    assert!(refused.is_err(), "{refused:?}");
+    let trace = listener.output();
+    let text = "master refuses this client's configuration";
+    assert!(count_warnings(&trace, text) >= 1, "{trace}");
+}
+
 /// Switches two of three masters off while a lock is held. Returns the events that were traced until the holder was
 /// notified of the loss.
 async fn trace_of_lock_lost_without_majority() -> String {

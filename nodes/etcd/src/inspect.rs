@@ -1,10 +1,10 @@
 //! Inspects a cluster, for example for `quorate doctor`, over the same kind of connection that a lock uses.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use quorate::Inspection;
-use quorate::node::{Fault, NodeName};
+use quorate::node::{Fault, NodeName, RoundTrip};
 use serde_json::{Value, json};
 
 use crate::fault::plain;
@@ -157,20 +157,11 @@ async fn is_kept(member: &mut Member, revision: u64) -> Result<bool, Fault> {
 async fn measure(member: &mut Member, found: &mut Inspection) -> Result<(), Fault> {
     let probe = txn::probe(&member.shared.address.layout());
     for _ in 0..TRIPS {
-        let (asked, wall) = (Instant::now(), SystemTime::now());
+        let round_trip = RoundTrip::begin();
         let answer = member.call(TXN, &probe).await?;
-        let trip = asked.elapsed();
-        if found.round_trip.is_some_and(|fastest| fastest <= trip) {
-            continue;
-        }
-        found.round_trip = Some(trip);
-        let ours = (wall + trip / 2).duration_since(SystemTime::UNIX_EPOCH);
-        if let (Some(date), Ok(ours)) = (answer.date, ours) {
-            let ours = i64::try_from(ours.as_millis()).unwrap_or(i64::MAX);
-            // The date is rounded down to a whole second, so its middle is half a second later.
-            let date = i64::try_from(date / 1_000).unwrap_or(i64::MAX) + 500;
-            found.clock_offset_ms = Some(date.saturating_sub(ours));
-        }
+        // The date is rounded down to a whole second, so its middle is half a second later.
+        let date = answer.date.and_then(|date| i64::try_from(date).ok());
+        found.add_round_trip(round_trip, date.map(|date| date.saturating_add(500_000)));
     }
     Ok(())
 }

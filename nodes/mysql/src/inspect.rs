@@ -1,9 +1,9 @@
 //! Inspects a server, for example for `quorate doctor`. The connection has the same settings as a connection that
 //! acquires locks.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use quorate::node::{Fault, NodeName};
+use quorate::node::{Fault, NodeName, RoundTrip};
 use quorate::{Inspection, MissingRight, Purpose};
 
 use crate::connection::Connection;
@@ -103,26 +103,13 @@ async fn measure_round_trip(
 ) -> Result<(), Fault> {
     let query = format!("SELECT {CLOCK_EXPRESSION}");
     for _ in 0..ROUND_TRIPS {
-        let (sent_at, wall_time) = (Instant::now(), SystemTime::now());
+        let round_trip = RoundTrip::begin();
         let results = connection.execute(&query).await?;
-        let round_trip = sent_at.elapsed();
-        if inspection
-            .round_trip
-            .is_some_and(|fastest| fastest <= round_trip)
-        {
-            continue;
-        }
-        inspection.round_trip = Some(round_trip);
         let server_clock = results
             .first()
             .and_then(|result| number_at(result.rows.first()?, 0));
-        let middle = wall_time + round_trip / 2;
-        let since_epoch = middle.duration_since(SystemTime::UNIX_EPOCH);
-        if let (Some(server_clock), Ok(since_epoch)) = (server_clock, since_epoch) {
-            let local_us = i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX);
-            let server_us = i64::try_from(server_clock).unwrap_or(i64::MAX);
-            inspection.clock_offset_ms = Some((server_us - local_us) / 1000);
-        }
+        let server_micros = server_clock.and_then(|clock| i64::try_from(clock).ok());
+        inspection.add_round_trip(round_trip, server_micros);
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Inspects a server, for example for `quorate doctor`. The connection has the same settings as a connection that
 //! acquires locks.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use quorate::node::{Fault, NodeName};
+use quorate::node::{Fault, NodeName, RoundTrip};
 use quorate::{Inspection, MissingRight, Purpose};
 
 use crate::abandoned::Abandoned;
@@ -127,21 +127,12 @@ async fn facts(connection: &mut Connection, found: &mut Inspection) -> Result<()
 async fn measure(connection: &mut Connection, found: &mut Inspection) -> Result<(), Fault> {
     let question = "SELECT (extract(epoch from clock_timestamp())*1000000)::bigint";
     for _ in 0..TRIPS {
-        let (asked, wall) = (Instant::now(), SystemTime::now());
+        let round_trip = RoundTrip::begin();
         let rows = connection.ask(question).await?;
-        let trip = asked.elapsed();
-        if found.round_trip.is_some_and(|fastest| fastest <= trip) {
-            continue;
-        }
-        found.round_trip = Some(trip);
         let clock: Option<i64> = rows
             .first()
             .and_then(|row| row.first()?.as_ref()?.parse().ok());
-        let ours = (wall + trip / 2).duration_since(SystemTime::UNIX_EPOCH);
-        if let (Some(clock), Ok(ours)) = (clock, ours) {
-            let ours = i64::try_from(ours.as_micros()).unwrap_or(i64::MAX);
-            found.clock_offset_ms = Some(clock.saturating_sub(ours) / 1000);
-        }
+        found.add_round_trip(round_trip, clock);
     }
     Ok(())
 }

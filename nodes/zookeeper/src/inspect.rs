@@ -1,10 +1,10 @@
 //! Inspects a ZooKeeper server or ensemble, for example for `quorate doctor`, over the same kind of session that a lock
 //! uses.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use quorate::Inspection;
-use quorate::node::{Fault, NodeName};
+use quorate::node::{Fault, NodeName, RoundTrip};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -58,7 +58,7 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
     };
     inspection.wake_ups = true;
     for _ in 0..ROUND_TRIPS {
-        let (sent_at, wall_time) = (Instant::now(), SystemTime::now());
+        let round_trip = RoundTrip::begin();
         let probe_result = timeout(
             address.timeout,
             probe_rights(&connection.client, address, &acl),
@@ -66,18 +66,8 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
         .await;
         match probe_result.unwrap_or(Err(Fault::Timeout(address.timeout))) {
             Ok(date) => {
-                let elapsed = sent_at.elapsed();
-                if (inspection.round_trip).is_some_and(|fastest| fastest <= elapsed) {
-                    continue;
-                }
-                inspection.round_trip = Some(elapsed);
-                // The leader read its clock in between, so compare it with the middle of the round trip.
-                let local_time = (wall_time + elapsed / 2).duration_since(SystemTime::UNIX_EPOCH);
-                if let (Some(date), Ok(local_time)) = (date, local_time) {
-                    let local_ms = i64::try_from(local_time.as_millis()).unwrap_or(i64::MAX);
-                    let leader_ms = i64::try_from(date.micros / 1_000).unwrap_or(i64::MAX);
-                    inspection.clock_offset_ms = Some(leader_ms.saturating_sub(local_ms));
-                }
+                let leader_micros = date.and_then(|date| i64::try_from(date.micros).ok());
+                inspection.add_round_trip(round_trip, leader_micros);
             }
             Err(fault) => return with_fault(inspection, fault),
         }

@@ -17,7 +17,7 @@ pub(in crate::masters_change) fn configuration() -> Configuration {
 }
 
 /// The text of the marker that the step with this number writes.
-fn mark(number: u64) -> Option<String> {
+fn mark(number: u64) -> String {
     let print = configuration().print_at(number);
     let print = print.expect("the number must belong to this replacement");
     let name = None;
@@ -26,7 +26,7 @@ fn mark(number: u64) -> Option<String> {
         print,
         name,
     };
-    Some(marker.to_string())
+    marker.to_string()
 }
 
 /// A survey of three old and three next masters without faults. The masters have markers with these numbers.
@@ -36,7 +36,7 @@ pub(in crate::masters_change) fn survey(marked: [Option<u64>; 6]) -> Survey {
         is_old: index < 3,
         is_next: index >= 3,
         seen: ChangeSeen {
-            mark: marked[index].and_then(mark),
+            mark: marked[index].map(mark),
             run_id: Some(format!("run-{name}")),
             ..ChangeSeen::default()
         },
@@ -254,8 +254,7 @@ fn marker_of_other_masters_or_of_another_name_does_not_belong_to_this_replacemen
 #[test]
 fn server_that_is_named_twice_and_a_master_without_a_right_are_obstacles() {
     let surveyed = begun_with(|index, seen| match index {
-        1 => seen.run_id = None,
-        2 => seen.run_id = None,
+        1 | 2 => seen.run_id = None,
         4 => seen.run_id = Some("run-a".into()),
         _ => {}
     });

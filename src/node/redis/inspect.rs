@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -13,7 +13,7 @@ use super::resp::{Command, Value};
 use super::shared::Shared;
 use crate::node::Fault;
 use crate::node::Scope;
-use crate::node::inspection::{Inspection, server_text};
+use crate::node::inspection::{Inspection, RoundTrip, server_text};
 use crate::node::numbers;
 use crate::node::right::MissingRight;
 use crate::protocol;
@@ -69,25 +69,16 @@ async fn measure_clock(
     inspection: &mut Inspection,
 ) -> Result<(), Fault> {
     for _ in 0..SAMPLES {
-        let wall = SystemTime::now();
-        let sent_at = Instant::now();
-        let mut master_ms = None;
+        let round_trip = RoundTrip::begin();
+        let mut master_micros = None;
         Command::write_words(connection.out(), &["TIME"]);
         let node_timeout = shared.options.node_timeout;
         in_time(
             node_timeout,
-            connection.exchange(1, |_, value| master_ms = clock_millis(&value)),
+            connection.exchange(1, |_, value| master_micros = clock_micros(&value)),
         )
         .await?;
-        let elapsed = sent_at.elapsed();
-        if inspection.round_trip.is_none_or(|best| elapsed < best) {
-            inspection.round_trip = Some(elapsed);
-            let own_time = (wall + elapsed / 2).duration_since(UNIX_EPOCH);
-            let own_ms =
-                i64::try_from(own_time.unwrap_or_default().as_millis()).unwrap_or(i64::MAX);
-            inspection.clock_offset_ms =
-                master_ms.map(|master_ms| master_ms.saturating_sub(own_ms));
-        }
+        inspection.add_round_trip(round_trip, master_micros);
     }
     Ok(())
 }
@@ -151,16 +142,15 @@ async fn in_time(
     }
 }
 
-/// Converts the reply to TIME into milliseconds since 1970; `None` if it is malformed.
-fn clock_millis(value: &Value<'_>) -> Option<i64> {
+/// Converts the reply to TIME into microseconds since 1970; `None` if it is malformed.
+fn clock_micros(value: &Value<'_>) -> Option<i64> {
     let Value::Array(parts) = value else {
         return None;
     };
     let [secs, micros] = &parts[..] else {
         return None;
     };
-    let time = numbers::time(secs.text()?, micros.text()?)?;
-    i64::try_from(time / 1_000).ok()
+    i64::try_from(numbers::time(secs.text()?, micros.text()?)?).ok()
 }
 
 /// Reads the value of one setting from the reply to CONFIG GET; `None` if the server did not report it.

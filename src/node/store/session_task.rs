@@ -233,8 +233,7 @@ impl<S: Store> SessionTask<S> {
             }
             if self.time.is_date_old(self.now()) {
                 // The store's clock may have been corrected since the last date. A new session brings a new date.
-                self.outage.wait_until(self.now() + store_timeout);
-                *online = self.connect().await?;
+                *online = self.reconnect().await?;
             }
         }
         Ok(())
@@ -258,10 +257,8 @@ impl<S: Store> SessionTask<S> {
             return;
         }
         let shared = self.shared.clone();
-        let until = now + shared.traits.timeout;
-        let mut limit = Limit::new(&*shared.context().runtime, until);
-        self.outage.wait_until(until);
-        if let Some(Ok(new_session)) = limit.wait(self.connect()).await {
+        let mut limit = Limit::new(&*shared.context().runtime, now + shared.traits.timeout);
+        if let Some(Ok(new_session)) = limit.wait(self.reconnect()).await {
             *online = new_session;
         }
     }

@@ -27,6 +27,13 @@ impl<S: Store> SessionTask<S> {
         self.accept_greeting(session, greeting, asked_at)
     }
 
+    /// Opens a session in place of one that works. New requests wait for the session, for at most the store's timeout.
+    pub(super) async fn reconnect(&mut self) -> Result<Online<S::Session>, Fault> {
+        self.outage
+            .wait_until(self.now() + self.shared.traits.timeout);
+        self.connect().await
+    }
+
     /// Stores the facts from the server's greeting, which was requested at `asked_at`.
     fn accept_greeting(
         &mut self,

@@ -201,3 +201,15 @@ async fn records_of_a_new_job_are_read_before_it_is_decided_and_then_stay_in_the
     assert_eq!(loaded, Ok(()));
     assert!(task.cache.get_all(&names).is_some());
 }
+
+#[tokio::test]
+async fn requests_wait_while_a_session_is_replaced() {
+    let mut task = idle_task();
+    task.connect().await.expect("the table must answer");
+    task.outage.end_wait();
+    let replaced_at = task.now();
+    let online = task.reconnect().await.expect("the table must answer");
+    let store_timeout = task.shared.traits.timeout;
+    assert!(task.outage.waits_until() >= Some(replaced_at + store_timeout));
+    assert!(online.connected_at >= replaced_at);
+}
