@@ -493,6 +493,36 @@ mod tests {
         }
     }
 
+    #[test]
+    fn only_a_lease_that_another_client_wrote_without_a_server_clock_gets_sightings() {
+        let reading = Reading {
+            wall: 1_000_000,
+            machine: Some((7, 1_000_000)),
+            store: None,
+        };
+        let own_clock = Clock::Own {
+            stamp: 7,
+            reading: None,
+        };
+        let stored_with = |clock| StoredItem::new(lease_item(500_000), 0, clock);
+        let sightings_of = |stored: StoredItem, is_certain: bool| {
+            let mut stored = StoredItem {
+                is_certain,
+                ..stored
+            };
+            let is_added = stored.add_sighting(&reading);
+            assert_eq!(is_added, !stored.sightings.is_empty());
+            stored.sightings.len()
+        };
+        let mut counter = stored_with(own_clock);
+        counter.item.id = ItemId::new(ItemKind::Text, b"quorate:fence:r0", b"");
+        assert_eq!(sightings_of(stored_with(own_clock), false), 1);
+        assert_eq!(sightings_of(stored_with(own_clock), true), 0);
+        assert_eq!(sightings_of(counter, false), 0);
+        let server_clock = Clock::Server { slack: 0 };
+        assert_eq!(sightings_of(stored_with(server_clock), false), 0);
+    }
+
     /// If the stamp stayed the same, a client that read it earlier would consider the lease expired too early.
     #[test]
     fn extension_of_a_record_written_by_another_client_stores_a_new_write_stamp() {
