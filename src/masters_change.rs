@@ -551,7 +551,85 @@ fn counter_age_limit(wait: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+    use crate::node::change::ChangeSeen;
+    use crate::node::{Fault, Node, NodeName, Reply, Request};
+    use crate::runtime::BoxFuture;
+
+    /// A master that stores one value, or none, and counts the orders of operators.
+    struct CountingNode {
+        name: NodeName,
+        stored: Vec<Vec<u8>>,
+        orders: AtomicUsize,
+    }
+
+    impl Node for CountingNode {
+        fn name(&self) -> &NodeName {
+            &self.name
+        }
+
+        fn send(&self, _: Request, reply: Reply) {
+            reply.answer(Err(Fault::OutOfMemory));
+        }
+
+        fn idle(&self) -> BoxFuture<()> {
+            Box::pin(async {})
+        }
+
+        fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
+            self.orders.fetch_add(1, Ordering::Relaxed);
+            let lists_keys = matches!(order, ChangeOrder::Rights { keys: None, .. });
+            let stored = if lists_keys {
+                self.stored.clone()
+            } else {
+                Vec::new()
+            };
+            Box::pin(async move {
+                ChangeSeen {
+                    stored,
+                    ..ChangeSeen::default()
+                }
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn rights_are_checked_a_second_time_only_if_a_master_stores_a_value() {
+        for (stored, order_count) in [(Vec::new(), 1), (vec![b"job".to_vec()], 2)] {
+            let node = |index: usize| CountingNode {
+                name: NodeName::new(format!("m{index}")),
+                stored: if index == 1 {
+                    stored.clone()
+                } else {
+                    Vec::new()
+                },
+                orders: AtomicUsize::new(0),
+            };
+            let nodes: Vec<_> = (0..6).map(|index| Arc::new(node(index))).collect();
+            let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+            let urls = |range: Range<u16>| range.map(|port| format!("redis://m:{}", 7000 + port));
+            let redlock = Redlock::builder().masters(urls(0..3));
+            let redlock = redlock.next_masters(urls(3..6)).nodes(dyn_nodes.collect());
+            let redlock = redlock.build().expect("good settings");
+            redlock.survey().await.expect("the masters have markers");
+            let orders = nodes.iter().map(|node| node.orders.load(Ordering::Relaxed));
+            assert_eq!(orders.collect::<Vec<_>>(), [order_count; 6]);
+        }
+    }
+
+    #[test]
+    fn wait_before_the_step_open_allows_for_clocks_that_drift_by_one_percent() {
+        let redlock = Redlock::builder().masters(["redis://a", "redis://b", "redis://c"]);
+        let redlock = redlock.next_masters(["redis://d", "redis://e", "redis://f"]);
+        let redlock = redlock.max_ttl(Duration::from_secs(30)).build();
+        let redlock = redlock.expect("good settings");
+        let change = redlock.change().expect("next masters are set");
+        assert_eq!(change.wait(), Duration::from_millis(30_302));
+    }
 
     #[test]
     fn change_of_masters_copies_fencing_counters_up_to_9_s_older_than_its_wait() {

@@ -431,17 +431,20 @@ mod tests {
     use crate::protocol::validity::Drift;
     use crate::retry::Retry;
     use crate::rounds::coordinator::{Members, Patience};
-    use crate::runtime::Tokio;
+    use crate::runtime::{MakeTask, Runtime, Tokio};
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
     fn coordinator() -> Arc<Coordinator> {
+        coordinator_on(Arc::new(Tokio::default()))
+    }
+
+    fn coordinator_on(runtime: Arc<dyn Runtime>) -> Arc<Coordinator> {
         let node = |name: &str| Arc::new(MemoryNode::new(name)) as Arc<dyn Node>;
         let patience = Patience {
             answer: Duration::from_millis(50),
             connect: Duration::ZERO,
         };
-        let runtime = Arc::new(Tokio::default());
         let nodes = ["a", "b", "c"].map(node).to_vec();
         let drift = Drift::default();
         let retry = Retry::default();
@@ -475,6 +478,46 @@ mod tests {
             renewal.schedule().open_batches
         });
         open_batch_counts.collect()
+    }
+
+    /// A runtime that was shut down. `has_other` is whether another runtime takes over its tasks.
+    struct ShutDown {
+        has_other: bool,
+    }
+
+    impl Runtime for ShutDown {
+        fn now(&self) -> Instant {
+            NOW
+        }
+
+        fn wall_micros(&self) -> u64 {
+            0
+        }
+
+        fn sleep_until(&self, _: Instant) -> BoxFuture<()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn spawn(&self, _: BoxFuture<()>) -> bool {
+            false
+        }
+
+        fn take_over(&self, _: MakeTask) -> bool {
+            self.has_other
+        }
+
+        fn random(&self, _: &mut [u8]) {}
+    }
+
+    #[test]
+    fn renewal_task_counts_as_running_after_a_shutdown_only_if_another_runtime_takes_over() {
+        for has_other in [true, false] {
+            let runtime = Arc::new(ShutDown { has_other });
+            let (renewal, coordinator) = (Renewal::new(), coordinator_on(runtime));
+            renewal.schedule().is_running = true;
+            drop(RenewalTask::new(&renewal, &coordinator));
+            assert_eq!(renewal.schedule().is_running, has_other);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::node::Phase;
 use crate::outcome::LossCause;
 use crate::protocol::instant::Instant;
 use crate::protocol::lease::risk_threshold;
+use crate::protocol::quorum::Quorum;
 use crate::report::{NodeOutcome, NodeReport, OneLine};
 use crate::rounds::coordinator::Coordinator;
 
@@ -202,17 +203,62 @@ fn reason_of(
         return (RiskReason::MaxHold, Vec::new());
     }
     let reports = held.reports(coordinator.names());
+    match reason_of_renewal(&reports, coordinator.quorum, held.renews()) {
+        RiskReason::RenewalFailed => (RiskReason::RenewalFailed, reports),
+        reason => (reason, Vec::new()),
+    }
+}
+
+/// Why the last renewal or extension did not extend the validity in time. `reports` has the last reply of each master,
+/// and `renews` is whether the library renews the lock.
+fn reason_of_renewal(reports: &[NodeReport], quorum: Quorum, renews: bool) -> RiskReason {
     let numbered_reports = reports.iter().enumerate();
     let extending = numbered_reports.filter(|(_, report)| report.outcome == NodeOutcome::Yes);
-    let has_majority = coordinator
-        .quorum
-        .is_met_by(extending.map(|(node, _)| node).collect());
+    let has_majority = quorum.is_met_by(extending.map(|(node, _)| node).collect());
     let is_of_extension = reports.iter().all(|report| report.phase == Phase::Extend);
     if is_of_extension && !has_majority {
-        (RiskReason::RenewalFailed, reports)
-    } else if held.renews() {
-        (RiskReason::RenewalLate, Vec::new())
+        RiskReason::RenewalFailed
+    } else if renews {
+        RiskReason::RenewalLate
     } else {
-        (RiskReason::NotRenewed, Vec::new())
+        RiskReason::NotRenewed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::NodeName;
+
+    #[test]
+    fn renewal_that_a_majority_answered_or_that_was_not_sent_is_late() {
+        use NodeOutcome::{Silent, Yes};
+        let reason = |phase, outcomes: [NodeOutcome; 3], renews| {
+            let report = |outcome| NodeReport {
+                node: NodeName::new("m"),
+                phase,
+                outcome,
+                latency: None,
+                late: false,
+            };
+            reason_of_renewal(&outcomes.map(report), Quorum::new(3), renews)
+        };
+        for renews in [true, false] {
+            let without_majority = reason(Phase::Extend, [Yes, Silent, Silent], renews);
+            assert_eq!(without_majority, RiskReason::RenewalFailed);
+        }
+        let two = [Yes, Silent, Yes];
+        assert_eq!(
+            reason(Phase::Extend, two.clone(), true),
+            RiskReason::RenewalLate
+        );
+        assert_eq!(reason(Phase::Extend, two, false), RiskReason::NotRenewed);
+        // The last replies are those of the acquire, so no renewal was sent.
+        let one = [Yes, Silent, Silent];
+        assert_eq!(
+            reason(Phase::Acquire, one.clone(), true),
+            RiskReason::RenewalLate
+        );
+        assert_eq!(reason(Phase::Acquire, one, false), RiskReason::NotRenewed);
     }
 }

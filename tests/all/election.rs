@@ -338,6 +338,25 @@ async fn leader_without_a_note_is_reported_while_it_leads() {
     assert_eq!(next_change(&mut observe_job(&observer_client)).await, None);
 }
 
+/// The observer waits 50 ms for the note of a new leader. Without a note, it must not wait until its next poll, which is
+/// due after a third of the ttl.
+#[tokio::test(start_paused = true)]
+async fn leader_without_a_note_is_reported_soon_after_it_is_announced() {
+    let redlock = Redlock::in_memory(3);
+    let mut observer = observe_job(&redlock);
+    assert_eq!(next_change(&mut observer).await, None);
+    let election = redlock.election("job").ttl(secs(30));
+    let leadership = election.campaign(None).await.expect("free");
+    let announced_at = tokio::time::Instant::now();
+    let leader = next_leader(&mut observer).await;
+    assert_eq!((leader.term, leader.note), (leadership.term(), None));
+    assert!(
+        announced_at.elapsed() < secs(1),
+        "{:?}",
+        announced_at.elapsed()
+    );
+}
+
 #[tokio::test]
 async fn leader_with_a_note_of_the_maximum_length_is_reported() {
     let masters = masters(3);

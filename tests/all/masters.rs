@@ -175,7 +175,11 @@ async fn clients_of_old_and_next_masters_exclude_each_other_during_the_change_of
     assert!(is_held(&old_client).await);
     guard.release().await;
     last_token = assert_rising_tokens(last_token, &[&old_client, &joint_client, &old_client]).await;
-    change.close().await.expect("closed");
+    let closed = change.close().await.expect("closed");
+    // Only the client of the old masters has an earlier step, and it is connected to these three masters only.
+    let has_ended = |master: &quorate::MasterSeen| master.seen.ended > 0;
+    let has_ended: Vec<bool> = closed.masters.iter().map(has_ended).collect();
+    assert_eq!(has_ended, [true, true, true, false, false]);
     assert!(
         is_refused_for_generation(&old_client).await
             && is_refused_for_generation(&next_client).await

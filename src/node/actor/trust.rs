@@ -112,12 +112,11 @@ impl RunHistory {
         }
     }
 
-    /// Whether this process has had a connection to the master.
+    /// Whether this process has had a connection to the master. With the restart guard, each connection records its run.
+    /// Without the guard, it records only its client id.
     pub(in crate::node) fn has_connected(&self) -> bool {
         let records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        records.latest_run.is_some()
-            || records.last_connection.is_some()
-            || records.first_run.is_some()
+        records.latest_run.is_some() || records.last_connection.is_some()
     }
 
     /// Whether `run` is the run id that the first connection reported.
@@ -493,6 +492,18 @@ mod tests {
             ),
             at_secs(51)
         );
+    }
+
+    #[test]
+    fn connection_with_or_without_the_restart_guard_counts_as_a_connection() {
+        let [guarded, unguarded] = [(); 2].map(|()| RunHistory::default());
+        assert!(!guarded.has_connected());
+        guarded.guarded_until("run 1", Instant::from_nanos(0), Duration::from_secs(30));
+        unguarded.replace_connection("run 1", 5);
+        assert!(guarded.has_connected() && unguarded.has_connected());
+        // Only the run is known to an additional connection, which has no client id yet.
+        assert!(guarded.for_another_connection().has_connected());
+        assert!(!unguarded.for_another_connection().has_connected());
     }
 
     #[test]

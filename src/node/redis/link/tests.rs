@@ -320,6 +320,24 @@ fn only_the_first_request_to_an_unreachable_master_waits_for_the_connect_timeout
 }
 
 #[test]
+fn server_is_taken_for_another_kind_until_a_connection_cannot_be_opened_for_another_reason() {
+    let mut bench = Bench::new();
+    let closed = || Fault::Down("connection closed".into());
+    // The server closes the connection without an answer to the handshake.
+    bench.link.dialed(at(0));
+    bench.link.cut(closed(), at(1));
+    assert!(bench.shared.may_be_of_another_kind());
+    // The driver finds out that the server is of another kind, and must find out again at the next attempt.
+    let now = bench.redial(1);
+    let other_kind = Fault::Unsupported("a server of another kind".into());
+    bench.link.cut(other_kind, at(now));
+    assert!(bench.shared.may_be_of_another_kind());
+    let now = bench.redial(now);
+    bench.link.cut(closed(), at(now));
+    assert!(!bench.shared.may_be_of_another_kind());
+}
+
+#[test]
 fn handshake_that_the_master_does_not_complete_times_out() {
     let mut bench = Bench::new();
     bench.push_request(1, acquire(1));
