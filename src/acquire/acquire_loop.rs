@@ -62,6 +62,12 @@ impl Collisions {
     }
 }
 
+/// Whether a failed attempt that a majority of the masters granted has collided with another attempt for the same owner.
+fn may_have_collided(numbering: Numbering, failure: Option<Failure>) -> bool {
+    let was_refused = matches!(failure, Some(Failure::Contention | Failure::NotJoinable));
+    numbering == Numbering::OfOwner && was_refused
+}
+
 /// The state that one acquire keeps between its attempts.
 #[derive(Default)]
 struct AttemptState<'a> {
@@ -424,14 +430,10 @@ impl<'a> AcquireLoop<'a> {
     /// Whether this attempt collided with another attempt for the same owner: a majority of the masters granted the
     /// claim, but these masters have different fencing counters.
     fn has_collided(&self, failed: &FailedAttempt) -> bool {
-        let is_owner_lock = self.target.shape().numbering() == Numbering::OfOwner;
+        let numbering = self.target.shape().numbering();
         let granting = failed.round.answers().granting_masters();
-        let quorum = self.core.coordinator.quorum;
-        let was_refused = matches!(
-            failed.failure,
-            Some(Failure::Contention | Failure::NotJoinable)
-        );
-        is_owner_lock && was_refused && quorum.is_met_by(granting)
+        let has_majority = self.core.coordinator.quorum.is_met_by(granting);
+        has_majority && may_have_collided(numbering, failed.failure)
     }
 
     /// Pauses for a random time after a collision with another attempt for the same owner (docs/protocol.md, "Several
@@ -602,5 +604,36 @@ impl<'a> AcquireLoop<'a> {
         let mut seed = [0; 8];
         self.core.coordinator.runtime.random(&mut seed);
         u64::from_le_bytes(seed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longest_pause_after_a_collision_doubles_up_to_256_times_the_time_of_an_attempt() {
+        let mut collisions = Collisions::default();
+        let attempt_time = Duration::from_millis(3);
+        let factors: Vec<u128> = (0..10)
+            .map(|_| collisions.longest_pause(attempt_time).as_millis() / 3)
+            .collect();
+        assert_eq!(factors, [2, 4, 8, 16, 32, 64, 128, 256, 256, 256]);
+    }
+
+    #[test]
+    fn only_a_refused_attempt_for_an_owner_counts_as_a_collision() {
+        for (failure, is_collision) in [
+            (Some(Failure::Contention), true),
+            (Some(Failure::NotJoinable), true),
+            (Some(Failure::Outage), false),
+            (Some(Failure::Late), false),
+            (None, false),
+        ] {
+            let may_have_collided_as = |numbering| may_have_collided(numbering, failure);
+            assert_eq!(may_have_collided_as(Numbering::OfOwner), is_collision);
+            assert!(!may_have_collided_as(Numbering::Raised));
+            assert!(!may_have_collided_as(Numbering::Joined));
+        }
     }
 }

@@ -88,6 +88,24 @@ fn waiter_is_woken_once_for_the_verdict_and_once_for_the_reason_of_a_lost_round(
 }
 
 #[test]
+fn each_answer_wakes_a_future_that_waits_for_the_masters_to_agree_on_a_fencing_token() {
+    let granted_with = |number| {
+        let counter = Some(number);
+        Ok(Answer::Granted { counter })
+    };
+    let mut round = open_answers(5);
+    for (node, number) in [(0, 5), (1, 6)] {
+        assert!(!round.record_answer(source(node, 1), granted_with(number)));
+    }
+    assert!(round.record_answer(source(2, 1), granted_with(7)));
+    // A majority granted the lock, with different numbers. No future waits for them yet.
+    assert!(!round.record_answer(source(3, 1), granted_with(7)));
+    assert_eq!(round.agreed_or_complete(), None);
+    assert!(round.record_answer(source(4, 1), granted_with(7)));
+    assert_eq!(round.agreed_or_complete(), Some(()));
+}
+
+#[test]
 fn refused_round_reports_holder_and_queue() {
     let mut answers = open_answers(5);
     assert!(answers.refusals().is_none());
