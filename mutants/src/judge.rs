@@ -508,3 +508,11 @@ pub(crate) fn reach_counts(judges: &[Judge]) -> BTreeMap<&str, usize> {
     });
     reach.collect()
 }
+
+/// Returns the number of tests that execute the code of the mutant with the number `mutant`.
+pub(crate) fn test_count(judges: &[Judge], mutant: usize) -> usize {
+    let tests = judges.iter().filter(|judge| judge.kind == Kind::Tests);
+    tests
+        .map(|judge| judge.cases_that_reach(mutant).len())
+        .sum()
+}

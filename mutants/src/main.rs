@@ -42,7 +42,7 @@ use table::Table;
 use tree::Tree;
 
 const HELP: &str = "\
-usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--alive]
+usage: scripts/mutants [--only FILE] [--mutant N] [--rare K] [--sample K [--seed S]] [--alive]
                        [--quick] [--judges NAME,..] [--keep] [--threads N]
        scripts/mutants --list [--only FILE]     lists the mutants
        scripts/mutants --build [--only FILE]    shows which mutants compile
@@ -52,6 +52,7 @@ usage: scripts/mutants [--only FILE] [--mutant N] [--sample K [--seed S]] [--ali
 --sample K      tests K random mutants, prints the random seed, and reports only on these mutants
 --seed S        draws the same sample as the earlier run that printed the seed S
 --mutant N      tests mutant N again
+--rare K        uses only mutants whose code at least one test and at most K tests execute
 --alive         tests again the mutants that survived
 --quick         uses only the fast judges
 --judges NAME   uses only these judges: test programs (lib: the unit tests), files of tests/all, or simulation
@@ -64,6 +65,7 @@ struct Options {
     action: Action,
     only: Option<String>,
     mutant: Option<usize>,
+    rare: Option<usize>,
     sample: Option<usize>,
     seed: Option<u64>,
     alive: bool,
@@ -85,6 +87,7 @@ fn parse_options(mut args: impl Iterator<Item = String>) -> Result<Options> {
         action: Action::Judge,
         only: None,
         mutant: None,
+        rare: None,
         sample: None,
         seed: None,
         alive: false,
@@ -97,6 +100,7 @@ fn parse_options(mut args: impl Iterator<Item = String>) -> Result<Options> {
         match arg.as_str() {
             "--only" => options.only = Some(next_value()?),
             "--mutant" => options.mutant = Some(next_value()?.parse()?),
+            "--rare" => options.rare = Some(next_value()?.parse()?),
             "--sample" => options.sample = Some(next_value()?.parse()?),
             "--seed" => options.seed = Some(next_value()?.parse()?),
             "--threads" => options.threads = next_value()?.parse()?,
@@ -205,6 +209,13 @@ fn run(options: &Options) -> Result<bool> {
         println!("{count:>6} mutants reached by {judge}");
     }
     let mut selected: Vec<&Mutant> = mutants.iter().copied().filter(is_selected).collect();
+    if let Some(most_tests) = options.rare {
+        selected.retain(|mutant| (1..=most_tests).contains(&judge::test_count(&judges, mutant.id)));
+        println!(
+            "{} mutants are reached by at most {most_tests} tests",
+            selected.len()
+        );
+    }
     let selected_count = selected.len();
     let sample_text = options.sample.map(|sample| {
         let seed = options.seed.unwrap_or_else(random_seed);
