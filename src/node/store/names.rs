@@ -18,11 +18,11 @@ pub(super) fn record_of_key(key: &[u8]) -> Name {
     record_of_lock(keys::lock_of(key))
 }
 
-/// The records of a claim, each listed once.
+/// The records of a claim in sorted order, each listed once: a claim on several keys has no slots of semaphores, so each
+/// of its keys has a record of its own.
 pub(super) fn records_of_claim(claim: &Claim) -> Vec<Name> {
     let mut names: Vec<Name> = claim.keys().map(|key| record_of_lock(key)).collect();
     names.sort_unstable();
-    names.dedup();
     names
 }
 
