@@ -87,6 +87,9 @@ const TESTS: &[(&str, Part)] = &[
     ("all", Part::Only(&["fence::"])),
     ("all", Part::Only(&["fencing_proof::"])),
     ("all", Part::Only(&["refusals::"])),
+    ("all", Part::Only(&["blocking::"])),
+    ("all", Part::Only(&["quorums::"])),
+    ("all", Part::Only(&["fork::"])),
 ];
 
 /// Which tests of a test program are run: all tests, or only the tests whose names contain one of the strings in
@@ -152,17 +155,14 @@ mod tests {
 
     /// Test files that are not used as judges. Either the code that such a file tests is not mutated, or other judges
     /// test the same code.
-    const NO_JUDGES: [&str; 16] = [
-        "blocking",
+    const NO_JUDGES: [&str; 13] = [
         "crates",
-        "fork",
         "from_env",
         "interop",
         "json",
         "pages",
         "passwords",
         "promises",
-        "quorums",
         "redis_types",
         "language",
         "references",
