@@ -60,6 +60,13 @@ impl Collisions {
         self.0 = (self.0 + 1).min(8);
         attempt_time.saturating_mul(1 << self.0)
     }
+
+    /// Returns the next pause: a random part of its upper limit, which is at most `ttl`. The longest pause, for the
+    /// largest `random_byte`, is 255 / 256 of the limit.
+    fn next_pause(&mut self, attempt_time: Duration, ttl: Duration, random_byte: u8) -> Duration {
+        let limit = self.longest_pause(attempt_time).min(ttl);
+        limit / 256 * u32::from(random_byte)
+    }
 }
 
 /// Whether a failed attempt that a majority of the masters granted has collided with another attempt for the same owner.
@@ -449,10 +456,8 @@ impl<'a> AcquireLoop<'a> {
         let now = coordinator.now();
         let mut random_byte = [0];
         coordinator.runtime.random(&mut random_byte);
-        let longest_pause = collisions
-            .longest_pause(now.saturating_since(attempt_started_at))
-            .min(self.ttl);
-        let pause = longest_pause / 256 * u32::from(random_byte[0]);
+        let attempt_time = now.saturating_since(attempt_started_at);
+        let pause = collisions.next_pause(attempt_time, self.ttl, random_byte[0]);
         let resume_at = (now + pause).min(self.deadline);
         coordinator.runtime.sleep_until(resume_at).await;
     }
@@ -619,6 +624,20 @@ mod tests {
             .map(|_| collisions.longest_pause(attempt_time).as_millis() / 3)
             .collect();
         assert_eq!(factors, [2, 4, 8, 16, 32, 64, 128, 256, 256, 256]);
+    }
+
+    #[test]
+    fn pause_after_a_collision_is_a_random_part_of_its_limit_which_is_at_most_the_ttl() {
+        let pause_ms = |attempt_ms, ttl_ms, random_byte| {
+            let [attempt_time, ttl] = [attempt_ms, ttl_ms].map(Duration::from_millis);
+            let pause = Collisions::default().next_pause(attempt_time, ttl, random_byte);
+            pause.as_millis()
+        };
+        // The limit is twice the time of the attempt.
+        assert_eq!(pause_ms(128, 10_000, 0), 0);
+        assert_eq!(pause_ms(128, 10_000, 1), 1);
+        assert_eq!(pause_ms(128, 10_000, 255), 255);
+        assert_eq!(pause_ms(5_120, 512, 128), 256);
     }
 
     #[test]

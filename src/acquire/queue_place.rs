@@ -7,7 +7,7 @@
 //! |---|---|---|---|
 //! | the lock may be free: its lease has ended on a majority | [`next_poll_at`], [`SPACING`], [`EXPIRY_MARGIN`] | a refusal shows the remaining ttl | below |
 //! | the next heartbeat of this waiter is due | [`next_poll_at`], [`HEARTBEATS_PER_PERIOD`], the setting `heartbeat` | always | below |
-//! | a pause of 20 ms to 200 ms has passed | [`pause_without_wake_ups`], [`FIRST_POLL_PAUSE`], [`LONGEST_POLL_PAUSE`] | less than a majority of the masters can send wake-ups | below, and `tests/all/store.rs` |
+//! | a pause of 20 ms to 200 ms has passed | [`PollPauses`], [`FIRST_POLL_PAUSE`], [`LONGEST_POLL_PAUSE`] | less than a majority of the masters can send wake-ups | below, and `tests/all/store.rs` |
 //! | a pause of the retry settings has passed | [`UnqueuedHolder::pause_until_poll`], the setting `retry` | this waiter is the first, and the holder has no entry in the queue | below, and `tests/all/foreign.rs` |
 //! | the wait of the caller ends | the setting `wait` | always | `tests/all/waiting.rs` |
 //!
@@ -80,7 +80,7 @@ pub(super) struct QueuePlace<'a> {
     /// polls, because the holder's release may not wake it. `None` in all other cases.
     pub(super) unqueued_holder: Option<UnqueuedHolder>,
     /// How many pauses this waiter has begun because too few masters can send wake-ups.
-    pauses_without_wake_ups: u32,
+    pauses_without_wake_ups: PollPauses,
     stays_queued: bool,
 }
 
@@ -135,18 +135,25 @@ pub(super) fn next_poll_at(
     })
 }
 
-/// The pause with this number (the first is 1) if less than a majority of the masters can send wake-ups.
-fn pause_without_wake_ups(number: u32) -> Duration {
-    let doublings = (number / EQUAL_POLL_PAUSES).min(4);
-    (FIRST_POLL_PAUSE * 2u32.pow(doublings)).min(LONGEST_POLL_PAUSE)
+/// The number of pauses of a waiter that polls because less than a majority of the masters can send wake-ups.
+#[derive(Clone, Copy, Default)]
+struct PollPauses(u32);
+
+impl PollPauses {
+    fn next(&mut self) -> Duration {
+        self.0 = self.0.saturating_add(1);
+        let factor = 2u32.saturating_pow(self.0 / EQUAL_POLL_PAUSES);
+        FIRST_POLL_PAUSE
+            .saturating_mul(factor)
+            .min(LONGEST_POLL_PAUSE)
+    }
 }
 
 impl<'a> QueuePlace<'a> {
     /// The pause before asking the masters again if too few masters can send wake-ups. It grows with the number of polls
     /// of this waiter, also if the lock has a new holder.
     pub(super) fn pause_without_wake_ups(&mut self) -> Duration {
-        self.pauses_without_wake_ups += 1;
-        pause_without_wake_ups(self.pauses_without_wake_ups)
+        self.pauses_without_wake_ups.next()
     }
 
     /// Makes a queue entry with the ticket `number`. The entry shows this waiter's host, its process and
@@ -180,7 +187,7 @@ impl<'a> QueuePlace<'a> {
             ticket,
             claim: Arc::new(claim),
             unqueued_holder: None,
-            pauses_without_wake_ups: 0,
+            pauses_without_wake_ups: PollPauses::default(),
             stays_queued: false,
         }
     }
@@ -216,18 +223,19 @@ mod tests {
 
     #[test]
     fn pauses_without_wake_ups_grow_from_20_ms_to_200_ms() {
-        for (numbers, pause) in [
-            (1..=3, ms(20)),
-            (4..=7, ms(40)),
-            (8..=11, ms(80)),
-            (12..=15, ms(160)),
-            (16..=40, ms(200)),
-            (u32::MAX..=u32::MAX, ms(200)),
+        let mut pauses = PollPauses::default();
+        for (count, pause) in [
+            (3, ms(20)),
+            (4, ms(40)),
+            (4, ms(80)),
+            (4, ms(160)),
+            (25, ms(200)),
         ] {
-            for number in numbers {
-                assert_eq!(pause_without_wake_ups(number), pause, "{number}");
+            for _ in 0..count {
+                assert_eq!(pauses.next(), pause);
             }
         }
+        assert_eq!(PollPauses(u32::MAX).next(), ms(200));
     }
 
     #[test]

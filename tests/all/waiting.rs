@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::support::stubborn::{Stubborn, Treatment};
 use crate::support::{ms, secs};
 use quorate::node::Node;
-use quorate::{Redlock, RestartGuard, TryAcquire, Wait, Waiter};
+use quorate::{AcquireError, Redlock, RestartGuard, TryAcquire, Wait, Waiter};
 use quorate_testbed::Masters;
 
 /// A waiter that sends no heartbeat for this time loses its place in the queue. To check that a waiter leaves the queue
@@ -302,6 +302,50 @@ async fn lock_whose_fixed_lease_has_ended_can_be_acquired_by_the_same_process() 
         .acquire()
         .await;
     assert!(second_guard.expect("expired").fencing_token() > guard.fencing_token());
+}
+
+/// A client whose masters answer after 30 ms that another client holds the lock. Two tasks of this client wait for the
+/// lock. The wait of the second task ends before the masters have answered the first.
+async fn two_local_tasks() -> (Redlock, tokio::task::JoinHandle<Result<(), AcquireError>>) {
+    let nodes = ["a", "b", "c"].map(|name| Stubborn::honest(name).held_by_another("job"));
+    for node in &nodes {
+        node.set_rule(|_| Treatment::Late(ms(30)));
+    }
+    let nodes: Vec<Arc<dyn Node>> = nodes.into_iter().map(|node| node as _).collect();
+    let builder = Redlock::builder().nodes(nodes).node_timeout(ms(50));
+    let redlock = builder.build().expect("good settings");
+    let first_request = redlock.lock("job").wait(Wait::For(secs(10)));
+    let first_task = tokio::spawn(async move { first_request.acquire().await.map(drop) });
+    tokio::task::yield_now().await;
+    (redlock, first_task)
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_behind_a_local_task_reports_the_answers_to_that_task() {
+    let (redlock, first_task) = two_local_tasks().await;
+    let outcome = redlock.lock("job").wait(Wait::For(ms(10))).acquire().await;
+    let error = outcome.expect_err("another client holds the lock");
+    assert!(matches!(error, AcquireError::HeldByOther(_)), "{error:?}");
+    assert_eq!(error.reports().len(), 3, "{error:?}");
+    first_task.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiter_whose_wait_has_ended_asks_the_masters_when_the_local_task_ahead_of_it_ends() {
+    let (redlock, first_task) = two_local_tasks().await;
+    let started_at = tokio::time::Instant::now();
+    let second_task = tokio::spawn(async move {
+        let outcome = redlock.lock("job").wait(Wait::For(ms(10))).acquire().await;
+        outcome.map(drop)
+    });
+    tokio::time::sleep(ms(20)).await;
+    first_task.abort();
+    let outcome = second_task.await.expect("the task must not panic");
+    let error = outcome.expect_err("another client holds the lock");
+    assert_eq!(error.reports().len(), 3, "{error:?}");
+    // The second task asked when the first task ended, and the answers took 30 ms.
+    let elapsed = started_at.elapsed();
+    assert!(elapsed >= ms(50) && elapsed < ms(200), "{elapsed:?}");
 }
 
 /// Tests a task that is second in the local queue. Its wait limit ends while the first task makes an attempt.
