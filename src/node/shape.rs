@@ -322,3 +322,19 @@ impl Permit {
         keys::semaphore_queue_name(&self.name).into()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mode_is_read_only_from_the_text_in_which_scripts_receive_it() {
+        let owner = Mode::Class(Class::Owner("order-7".into()));
+        for mode in [Mode::Exclusive, Mode::Class(Class::Shared), owner] {
+            assert_eq!(Mode::read(&mode.encoded()), Some(mode));
+        }
+        for other in [&b""[..], b"other", b"Shared"] {
+            assert_eq!(Mode::read(other), None);
+        }
+    }
+}

@@ -97,6 +97,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn term_is_known_only_for_the_leader_that_the_observer_was_notified_of() {
+        let mut observed = Observed::default();
+        assert_eq!(observed.term_of(0), None);
+        observed.update(Some((7, 1, true)));
+        assert_eq!([observed.term_of(7), observed.term_of(8)], [Some(1), None]);
+    }
+
+    #[test]
     fn wait_for_a_note_begins_again_only_for_another_leader() {
         let mut wait = NoteWait::default();
         let mut ends_at = |term, limit| wait.ends_at(term, Instant::from_nanos(limit)).as_nanos();

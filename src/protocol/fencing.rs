@@ -317,6 +317,11 @@ mod tests {
                 TokenVerdict::Superseded,
             ),
             ([free(10), free(10), free(9)], TokenVerdict::Superseded),
+            // The holder of the token holds the lock again, with a newer number.
+            (
+                [held("a", 10), held("a", 10), held("a", 9)],
+                TokenVerdict::Superseded,
+            ),
             // The master with the newer number of the second holder is silent.
             ([held("b", 10), free(9), silent], TokenVerdict::Ended),
             ([held("b", 10), held("a", 9), silent], TokenVerdict::Unknown),
@@ -358,8 +363,10 @@ mod tests {
         assert_eq!(verdict_of_token_9(joint, &ended), TokenVerdict::Ended);
         let newer = [[free(10); 3], [free(10); 3]].concat();
         assert_eq!(verdict_of_token_9(joint, &newer), TokenVerdict::Superseded);
-        let silent = [[free(10); 3], [None; 3]].concat();
-        assert_eq!(verdict_of_token_9(joint, &silent), TokenVerdict::Unknown);
+        for old_master in [free(10), held("a", 9)] {
+            let silent = [[old_master; 3], [None; 3]].concat();
+            assert_eq!(verdict_of_token_9(joint, &silent), TokenVerdict::Unknown);
+        }
     }
 
     #[test]
