@@ -565,3 +565,6 @@ impl Master {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
