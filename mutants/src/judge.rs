@@ -23,7 +23,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
@@ -55,11 +55,15 @@ const CALIBRATION_LIMIT: Duration = Duration::from_secs(900);
 /// servers and clocks.
 const CALIBRATIONS_PER_THREAD: usize = 4;
 
+/// The least time limit when a judge that has not ended in time runs again with the mutant. A mutant that only makes a
+/// test wait for a timer instead of a wake-up is not hung.
+const MIN_SECOND_LIMIT: Duration = Duration::from_secs(45);
+
 /// The number of tests of a judge that run at the same time.
 const TEST_THREADS: u32 = 4;
 
-/// How often a test may fail without a mutant before it is left out. On a busy machine, a test can fail once or twice.
-const MAX_FAILURES: u32 = 3;
+/// How often a test must fail without a mutant to be left out. On a busy machine, a test can fail once.
+const MAX_FAILURES: u32 = 2;
 
 /// One judge: a group of tests of one test program, or a sweep of the simulation.
 #[derive(Clone, Debug)]
@@ -166,6 +170,12 @@ fn list_tests(program: &Path, filters: &[&str]) -> Result<Vec<String>> {
         command.args(["--list", "--format", "terse"]);
         let output = command.args(options).args(filters).output();
         let output = output.context(program.display().to_string())?;
+        ensure!(
+            output.status.success(),
+            "{} cannot list its tests: {}",
+            program.display(),
+            output.status
+        );
         let text = String::from_utf8_lossy(&output.stdout);
         let tests = text.lines().filter_map(|line| line.strip_suffix(": test"));
         Ok(tests.map(str::to_owned).collect())
@@ -262,27 +272,31 @@ impl Judge {
     /// Runs the cases against a mutant. Returns the verdict on the mutant; `None` if no case notices it.
     fn judge(&self, copy: &Path, mutant: usize, cases: &[&Case]) -> Result<Option<Fate>> {
         let (name, limit) = (&self.name, MIN_LIMIT + 4 * usual_time(cases));
-        match self.run(copy, mutant, cases, None, limit)? {
-            RunResult::Passed => Ok(None),
-            RunResult::TimedOut => {
-                // If the cases do not end in time without the mutant either, the machine is too busy, so a mutant at
-                // the time limit may not hang.
-                let is_in_time = self.run(copy, 0, cases, None, limit)? == RunResult::Passed;
-                Ok(is_in_time.then(|| Fate::Hung(name.clone())))
+        let result = self.run(copy, mutant, cases, None, limit)?;
+        let (again, text) = match &result {
+            RunResult::Passed => return Ok(None),
+            RunResult::Failed(rule) if self.kind == Kind::Simulation => {
+                return Ok(Some(Fate::Killed(format!("{name}: {rule}"))));
             }
-            RunResult::Failed(test) if self.kind == Kind::Tests => {
-                let only_test = [&Case::new(test.clone())];
-                let result = self.run(copy, mutant, &only_test, None, limit)?;
-                // The mutant is killed only if the test fails again when it runs alone, and passes without the mutant.
-                let is_caused_by_mutant = result != RunResult::Passed
-                    && self.run(copy, 0, &only_test, None, limit)? == RunResult::Passed;
-                Ok(is_caused_by_mutant.then(|| match result {
-                    RunResult::TimedOut => Fate::Hung(format!("{name}: {test}")),
-                    _ => Fate::Killed(format!("{name}: {test}")),
-                }))
-            }
-            RunResult::Failed(rule) => Ok(Some(Fate::Killed(format!("{name}: {rule}")))),
+            RunResult::Failed(test) => match cases.iter().find(|case| case.test == *test) {
+                Some(case) => (vec![*case], format!("{name}: {test}")),
+                // The test program was aborted, so its output names no failed test.
+                None => (cases.to_vec(), format!("{name}: {test}")),
+            },
+            RunResult::TimedOut => (cases.to_vec(), name.clone()),
+        };
+        // The mutant has caused the failure only if the cases fail again, and pass without the mutant.
+        let second_limit = limit.max(MIN_SECOND_LIMIT);
+        let second_result = self.run(copy, mutant, &again, None, second_limit)?;
+        if second_result == RunResult::Passed
+            || self.run(copy, 0, &again, None, second_limit)? != RunResult::Passed
+        {
+            return Ok(None);
         }
+        Ok(Some(match second_result {
+            RunResult::TimedOut => Fate::Hung(text),
+            _ => Fate::Killed(text),
+        }))
     }
 
     /// Runs the cases once, in a process group of their own. Kills the group at the first failure or at the time limit.

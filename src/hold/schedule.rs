@@ -182,7 +182,7 @@ impl Entries {
     fn insert(&mut self, held: Arc<Held>, due: Instant) -> u64 {
         let index = self.free_indices.pop().unwrap_or_else(|| {
             self.slots.push(Entry {
-                generation: u32::default(),
+                generation: 0,
                 due: Instant::NEVER,
                 held: None,
             });

@@ -103,7 +103,7 @@ impl Coordinator {
             patience,
             retry,
             has_been_answered: AtomicBool::new(false),
-            clock_offset: AtomicI64::default(),
+            clock_offset: AtomicI64::new(0),
             process: Process::current(),
         }
     }

@@ -31,11 +31,13 @@ impl PortLease {
             let wanted_port = range
                 .as_ref()
                 .map_or(0, |ports| rng.random_range(ports.clone()));
-            let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, wanted_port)) else {
+            // Reserve the port first. The server of another process may be about to restart on a port that this process
+            // only tries.
+            let Ok(reservation) = UdpSocket::bind((Ipv4Addr::LOCALHOST, wanted_port)) else {
                 continue;
             };
-            let port = listener.local_addr()?.port();
-            if let Ok(reservation) = UdpSocket::bind((Ipv4Addr::LOCALHOST, port)) {
+            let port = reservation.local_addr()?.port();
+            if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
                 return Ok(Self {
                     port,
                     _reservation: reservation,

@@ -10,8 +10,17 @@ use crate::address::Address;
 use crate::fault;
 use crate::layout::{Layout, SERVER_NAME_PATH, random_name};
 
-/// Synchronizes the member with the ensemble's leader, and reads the name of the ensemble.
-pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, Fault> {
+/// The names by which an ensemble identifies itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    /// The name of the path. It changes only if the path is prepared again.
+    pub(crate) path: String,
+    /// The name of the ensemble: the same for all of its paths, unless no user may create `/quorate-server`.
+    pub(crate) server: String,
+}
+
+/// Synchronizes the member with the ensemble's leader, and reads the names of the ensemble.
+pub(crate) async fn greet(client: &Client, address: &Address) -> Result<Names, Fault> {
     let layout = Layout::new(address);
     let path = layout.identity();
     let (sync_result, own_result, shared_result) = futures::join!(
@@ -35,7 +44,10 @@ pub(crate) async fn greet(client: &Client, address: &Address) -> Result<String, 
             ));
         }
     };
-    Ok(shared_name.unwrap_or(own_name))
+    Ok(Names {
+        server: shared_name.unwrap_or_else(|| own_name.clone()),
+        path: own_name,
+    })
 }
 
 /// The name of an ensemble as it is stored in a znode; `None` if the data is not a name.

@@ -39,9 +39,9 @@ pub(crate) async fn inspect(address: &Address, name: NodeName) -> Inspection {
         .push(("session".to_owned(), session_text));
     add_version_and_role(&mut inspection, &connection, address.timeout).await;
     match greeting_result.unwrap_or(Err(Fault::Timeout(address.timeout))) {
-        Ok(identity) => {
-            inspection.identity = Some(identity.clone());
-            inspection.run_id = Some(identity);
+        Ok(names) => {
+            inspection.identity = Some(names.server);
+            inspection.run_id = Some(names.path);
         }
         Err(fault) => return with_fault(inspection, fault),
     }

@@ -52,8 +52,9 @@
 //! |---|---|
 //! | `PATH/records/<name in hexadecimal digits>/<random number>` | one record; removed when it is no longer needed |
 //! | `PATH/wake/<process>` | ephemeral: the latest wake-ups for the process |
-//! | `PATH/identity` | a random name of the ensemble, which shows that two URLs belong to one ensemble |
-//! | `/quorate-server` | the name of the ensemble for all paths. It takes precedence result_of `PATH/identity`. Absent
+//! | `PATH/identity` | the name of the path. If it changes, the path was prepared again, and stored values count as lost.
+//! Without `/quorate-server`, it also shows that two URLs belong to one ensemble |
+//! | `/quorate-server` | the name of the ensemble for all paths, which shows that two URLs belong to one ensemble. Absent
 //! if no user was allowed to create it |
 
 mod acl;

@@ -72,12 +72,16 @@ impl Store for ZooKeeper {
             let date = probe_rights(client, address, &acl).await?;
             Ok((acl, date))
         };
-        let (identity, (acl, date)) = futures::try_join!(greet(client, address), read_rights)?;
+        let (names, (acl, date)) = futures::try_join!(greet(client, address), read_rights)?;
         let session = ZooKeeperSession::new(connection, address.clone(), acl, date);
-        // The run id is the ensemble's name. It stays the same after a restart, because a restart loses no lock. Another
-        // name means that the path was prepared again, possibly after older data was restored.
-        let greeting = Greeting::new(ServerRun::new(format!("zk-{identity}")));
-        Ok((session, greeting.run_outlives_restarts().server(identity)))
+        // The run id is the name of the path. It stays the same after a restart, because a restart loses no lock. Another
+        // name means that the path was prepared again, possibly after older data was restored. The name of the ensemble
+        // says nothing about this: it may be created later than the path.
+        let greeting = Greeting::new(ServerRun::new(format!("zk-{}", names.path)));
+        Ok((
+            session,
+            greeting.run_outlives_restarts().server(names.server),
+        ))
     }
 
     async fn listen(&self, process: Arc<str>) -> Result<Self::Listener, Fault> {

@@ -1,5 +1,6 @@
-//! Checks how soon a holder is notified that its lock was force-released: as soon as a majority of the masters has
-//! replied that the client does not hold the lock, and not only when the validity ends.
+//! Checks how soon a holder is notified that its lock was force-released: as soon as the latest replies of a majority of
+//! the masters are that the client does not hold the lock, and not only when the validity ends. A later extension on a
+//! master replaces the reply of this master.
 
 use crate::change_plan::is_majority;
 use crate::check::{ByValue, Check, Moment};
@@ -10,8 +11,8 @@ use crate::scenario::Scenario;
 use quorate::node::{Claim, Extended};
 
 pub(crate) struct ForceReleaseNotice {
-    /// The longest time between the loss and the notification of the holder, in nanoseconds. The lock is lost when a
-    /// majority of the masters has replied that the client does not hold it.
+    /// The longest time between the loss and the notification of the holder, in nanoseconds. The lock is lost when the
+    /// latest replies of a majority of the masters are that the client does not hold it.
     longest_notice: u64,
     denials: ByValue<Denials>,
     judged_cases: u64,

@@ -31,8 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How many times the master's clock is read, unless a reply takes at most [`QUICK_REPLY`].
 const CLOCK_READINGS: usize = 3;
 
-/// A reading of the master's clock is precise enough if its reply takes at most this time: the clocks of masters may always
-/// differ by a second.
+/// A reading of the master's clock is precise enough if its reply takes at most this time. The error is then at most
+/// 125 ms, and the clocks of masters may always differ by a second.
 const QUICK_REPLY: Duration = Duration::from_millis(250);
 
 /// The largest number of keys that one message to the master reads or writes.
@@ -380,7 +380,9 @@ impl OperatorSession {
             let master_micros = self.clock().await?;
             let elapsed = runtime.now().saturating_since(asked_at);
             if elapsed < fastest.0 {
-                let offset_micros = i128::from(master_micros) - i128::from(own_micros);
+                // Compare with the own clock in the middle of the round trip.
+                let middle_micros = i128::from(own_micros) + elapsed.as_micros() as i128 / 2;
+                let offset_micros = i128::from(master_micros) - middle_micros;
                 fastest = (elapsed, i64::try_from(offset_micros / 1000).ok());
             }
             if elapsed <= QUICK_REPLY {

@@ -109,6 +109,22 @@ test!(quota_is_lost_after_its_ensemble_got_another_identity, server => {
     }
 });
 
+test!(quota_is_not_lost_if_the_name_of_its_ensemble_is_created_later, server => {
+    let admin = admin(&server).await;
+    // The user that prepared the path was not allowed to create `/quorate-server`.
+    admin.delete("/quorate-server", None).await.unwrap();
+    let prizes = client(&server);
+    prizes.quota("prizes").create(10).await.unwrap();
+    assert_eq!(prizes.quota("prizes").take(1).await, Ok(Take::Taken { left: 9 }));
+    // An administrator prepares a path, which gives the ensemble another name.
+    prepare(&server.url()).await.unwrap();
+    assert!(admin.check_stat("/quorate-server").await.unwrap().is_some());
+    for guard in [RestartGuard::AfterFirstContact, RestartGuard::Off] {
+        let later = builder_for(&server).restart_guard(guard).build().unwrap();
+        assert_eq!(later.quota("prizes").left().await, Ok(9));
+    }
+});
+
 test!(lock_over_one_zookeeper_excludes_a_second_client, server => {
     let (first_client, second_client) = (client(&server), client(&server));
     let first_guard = first_client.acquire("a").await.unwrap();
