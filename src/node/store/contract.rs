@@ -412,4 +412,11 @@ mod tests {
         assert_eq!((traits.records, traits.wakes), (usize::MAX, true));
         assert_eq!((traits.looks, traits.counts_age), (false, false));
     }
+
+    #[test]
+    fn run_id_changes_with_each_restart_unless_the_greeting_declares_otherwise() {
+        let greeting = Greeting::new(ServerRun::new("run"));
+        assert!(!greeting.run_outlives_restarts);
+        assert!(greeting.run_outlives_restarts().run_outlives_restarts);
+    }
 }

@@ -176,6 +176,29 @@ mod tests {
     }
 
     #[test]
+    fn age_that_the_server_already_shows_is_not_written_again() {
+        let last = LastRun::default();
+        last.meet(START, "a", 60 * SECOND, None);
+        assert_eq!(last.due(START, "a"), None);
+        for (written, growth_until_due) in [
+            (Duration::ZERO, SECOND / 10),
+            (16 * SECOND, SECOND / 2),
+            (YOUNG - SECOND, SECOND),
+            (YOUNG, YOUNG / OLD_GROWTH),
+        ] {
+            assert_eq!(growth(written), growth_until_due, "{written:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_position_is_the_lowest_one() {
+        let last = LastRun::default();
+        last.meet(START, "a", Duration::ZERO, None);
+        let position = last.position().expect("a run was met");
+        assert!(!position.is_after("a", 0));
+    }
+
+    #[test]
     fn lower_position_in_the_same_run_shows_that_the_server_was_set_back() {
         let last = LastRun::default();
         assert_eq!(last.position(), None);

@@ -26,6 +26,8 @@ mod age;
 mod cache;
 mod codec;
 mod contract;
+#[cfg(test)]
+mod faulty;
 mod inspect;
 mod job;
 mod last_run;

@@ -199,9 +199,24 @@ impl<S: Store> fmt::Debug for StoreNode<S> {
 mod tests {
     use std::time::Duration;
 
+    use super::super::faulty::{Answers, Failing, Faulty, NoTasks};
     use super::super::table::Table;
     use super::*;
     use crate::node::WakeSink;
+
+    fn scope() -> Scope {
+        Scope {
+            prefix: "".into(),
+            fencing: true,
+            fair: true,
+            unused_word: "".into(),
+        }
+    }
+
+    fn watch_request() -> Request {
+        let key = b"boss"[..].into();
+        Request::Watch { key, on: true }
+    }
 
     struct Nobody;
 
@@ -233,6 +248,54 @@ mod tests {
         assert!(ended.is_ok(), "the task must end");
     }
 
+    #[tokio::test]
+    async fn node_in_a_forked_process_refuses_all_work_and_leaves_the_mailbox_open() {
+        let mut node = StoreNode::new(Table::new("table", true).lanes(1));
+        let shared = node.shared.clone();
+        let queued = Queued::new(watch_request(), Reply::ignored());
+        assert!(
+            shared.mailboxes[0].push(queued).is_ok(),
+            "the mailbox must have room"
+        );
+        shared.mailboxes[0].take(1, &mut Vec::new());
+        assert!(futures::poll!(node.idle()).is_pending());
+        node.process = Process::another();
+        assert!(
+            futures::poll!(node.idle()).is_ready(),
+            "a forked process must not wait for the tasks of its parent"
+        );
+        let (reply, mut received) = Answers::reply();
+        node.send(watch_request(), reply);
+        assert_eq!(received.try_recv().ok(), Some(Err(Fault::forked())));
+        assert!(!shared.mailboxes[0].has_any());
+        let inspection = node.inspect(&scope()).await;
+        assert_eq!(inspection.fault, Some(Fault::forked()));
+        drop(node);
+        assert!(!shared.mailboxes[0].is_over());
+    }
+
+    #[tokio::test]
+    async fn request_is_answered_with_a_fault_if_no_task_can_be_started() {
+        let node = StoreNode::new(Table::new("table", true));
+        node.settle(&Context::new(
+            Arc::new(NoTasks::default()),
+            Duration::from_secs(30),
+        ));
+        let (reply, mut received) = Answers::reply();
+        node.send(watch_request(), reply);
+        let answer = received.try_recv();
+        assert!(matches!(answer, Ok(Err(Fault::Down(_)))), "{answer:?}");
+    }
+
+    #[tokio::test]
+    async fn panic_in_an_inspection_is_reported_as_a_fault_of_a_master_that_keeps_records() {
+        let node = StoreNode::new(Faulty::new(Failing::InspectPanics));
+        let inspection = node.inspect(&scope()).await;
+        assert!(inspection.records);
+        let fault = inspection.fault.expect("the inspection must fail");
+        assert!(fault.to_string().contains("no inspection"), "{fault}");
+    }
+
     #[test]
     fn request_for_many_locks_is_split_so_that_each_part_fits_into_one_commit() {
         let mut splitter = Splitter::new(2, 5);
@@ -248,6 +311,13 @@ mod tests {
         ];
         let numbers = locks.map(|(session, records)| splitter.request_number(session, records));
         assert_eq!(numbers, [0, 1, 0, 2, 1, 3, 4, 6]);
+        let mut splitter = Splitter::new(1, 5);
+        let numbers = [3, 3, 2, 1].map(|records| splitter.request_number(0, records));
+        assert_eq!(
+            numbers,
+            [0, 1, 1, 2],
+            "a new request must begin without records"
+        );
         let mut splitter = Splitter::new(1, usize::MAX);
         let numbers = [1, 100, 1000].map(|records| splitter.request_number(0, records));
         assert_eq!(numbers, [0; 3]);

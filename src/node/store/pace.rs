@@ -60,3 +60,19 @@ impl Pacer {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn wait_for_a_pace_ends_only_when_the_pace_is_reached() {
+        let pacer = Pacer::default();
+        let is_idle = |pace: &Pace| *pace == Pace::Idle;
+        assert_eq!(pacer.until(is_idle).now_or_never(), None);
+        pacer.set(Pace::Idle);
+        assert_eq!(pacer.until(is_idle).now_or_never(), Some(()));
+    }
+}

@@ -123,7 +123,7 @@ mod tests {
     use super::super::codec::Clock;
     use super::*;
     use crate::node::memory::Master;
-    use crate::node::{Class, Fairness, Group, Mode, Part, Ticket, Token};
+    use crate::node::{Class, ExtendItem, Fairness, Group, Mode, Part, Ticket, Token};
 
     const NOW: u64 = 1_000_000;
 
@@ -187,6 +187,38 @@ mod tests {
         );
     }
 
+    /// A claim on these keys, each exclusive, with the ticket of `claim(number)`.
+    fn claim_on(keys: &[&[u8]], number: u8) -> Arc<Claim> {
+        let part = |key: &&[u8]| Part {
+            key: (*key).into(),
+            mode: Mode::Exclusive,
+        };
+        let group = Group::new(keys.iter().map(part).collect());
+        let ticket = claim(number).ticket().cloned().map(Box::new);
+        let claim = Claim::new("", keys[0], Token::from_bytes([number; 16]), true);
+        let claim = if keys.len() > 1 {
+            claim.with_group(group)
+        } else {
+            claim
+        };
+        claim.with_fairness(Fairness::Fair(ticket)).into()
+    }
+
+    #[test]
+    fn waiter_for_several_locks_blocks_on_a_wait_lock_only_if_one_client_is_ahead() {
+        let waiter = claim_on(&[b"a", b"b"], 3);
+        let ahead = |holders: &[Arc<Claim>]| {
+            let requests = holders.iter().chain([&waiter]).map(acquire);
+            lock_ahead(&waiter, &after(&requests.collect::<Vec<_>>()))
+        };
+        let same_client = [claim_on(&[b"a", b"b"], 1)];
+        assert_eq!(ahead(&same_client), Some("0123456789abcdef:1".into()));
+        let one_key_is_free = [claim_on(&[b"b"], 1)];
+        assert_eq!(ahead(&one_key_is_free), Some("0123456789abcdef:1".into()));
+        let different_clients = [claim_on(&[b"a"], 1), claim_on(&[b"b"], 2)];
+        assert_eq!(ahead(&different_clients), None);
+    }
+
     #[test]
     fn waiter_behind_a_reader_uses_no_wait_lock() {
         let reads = Group::new(vec![Part {
@@ -234,6 +266,23 @@ mod tests {
         assert_eq!(changes_after(&acquire(&waiter), &queued), [keep]);
         let released = [WaitLock::Release(name), WaitLock::Release(value())];
         assert_eq!(changes_after(&release, &after_release), released);
+    }
+
+    #[test]
+    fn wait_lock_of_a_holder_is_kept_when_the_holder_renews_its_lock() {
+        let holder = claim(1);
+        let item = ExtendItem::new(holder.clone(), Duration::from_secs(10));
+        let items = vec![item].into();
+        let extend = Request::Extend { items };
+        let name = || String::from_utf8_lossy(&holder.token().to_hex()).into();
+        for (requests, change) in [
+            (vec![acquire(&holder)], WaitLock::Keep(name())),
+            (vec![acquire(&claim(2))], WaitLock::Release(name())),
+        ] {
+            let stored = after(&requests);
+            let items: Vec<&StoredItem> = stored.iter().collect();
+            assert_eq!(lock_changes(&extend, &items), [change]);
+        }
     }
 
     #[test]

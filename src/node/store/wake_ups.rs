@@ -219,10 +219,14 @@ pub(super) fn deliver(subscriber: &Subscriber, message: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::super::contract::{Commit, Session, Wake};
+    use super::super::faulty::{Failing, Faulty, MAX_LISTENERS, NoTasks};
     use super::super::table::Table;
     use super::*;
-    use crate::node::{Claim, Fairness, Ticket, Token, WakeSink};
+    use crate::node::{Claim, Context, Fairness, Ticket, Token, WakeSink};
+    use crate::runtime::Tokio;
 
     struct Nobody;
 
@@ -232,7 +236,12 @@ mod tests {
 
     /// A store with a subscriber that ignores every wake-up.
     fn subscribed() -> Arc<Shared<Table>> {
-        let shared = Arc::new(Shared::new(Table::new("table", true)));
+        subscribed_to(Table::new("table", true))
+    }
+
+    /// The same for this store.
+    fn subscribed_to<S: Store>(store: S) -> Arc<Shared<S>> {
+        let shared = Arc::new(Shared::new(store));
         let (process, sink) = ("0123456789abcdef".into(), Arc::new(Nobody));
         let node = 0;
         let set_result = shared.subscriber.set(Subscriber {
@@ -277,6 +286,112 @@ mod tests {
         let key: Arc<[u8]> = b"boss"[..].into();
         listen(&shared, &Request::Watch { key, on: true });
         assert!(shared.listening.state().is_running);
+    }
+
+    #[test]
+    fn listening_task_does_not_count_as_running_if_it_cannot_be_started() {
+        let shared = subscribed();
+        let runtime = Arc::new(NoTasks::default());
+        shared.settle(&Context::new(runtime, LISTEN_TIME));
+        let key: Arc<[u8]> = b"boss"[..].into();
+        listen(&shared, &Request::Watch { key, on: true });
+        assert!(!shared.listening.state().is_running);
+    }
+
+    #[test]
+    fn listening_task_that_no_runtime_takes_over_does_not_count_as_running() {
+        let shared = subscribed();
+        let runtime = Arc::new(NoTasks::default());
+        shared.settle(&Context::new(runtime, LISTEN_TIME));
+        shared.listening.state().is_running = true;
+        drop(listening_task(shared.clone()));
+        assert!(!shared.listening.state().is_running);
+    }
+
+    #[test]
+    fn process_no_longer_listens_for_an_election_that_it_has_stopped_to_observe() {
+        let shared = subscribed();
+        for on in [true, false] {
+            let key: Arc<[u8]> = b"boss"[..].into();
+            listen(&shared, &Request::Watch { key, on });
+            assert_eq!(shared.listening.state().watched.is_empty(), !on);
+        }
+    }
+
+    /// A process that observes an election in a store that fails in this way. Its clock is the clock of tokio.
+    fn observer_of(failing: Failing) -> Arc<Shared<Faulty>> {
+        let shared = subscribed_to(Faulty::new(failing));
+        shared.settle(&Context::new(Arc::new(Tokio::paced()), LISTEN_TIME));
+        let key: Arc<[u8]> = b"boss"[..].into();
+        shared.listening.state().watched.insert(key);
+        shared
+    }
+
+    /// Lets a process listen for this time, and returns how many listeners it has requested.
+    async fn listeners_within(shared: &Shared<Faulty>, time: Duration) -> usize {
+        let ended = tokio::time::timeout(time, listen_on(shared)).await;
+        assert!(ended.is_err(), "the process must still listen");
+        shared.store.listener_count.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn process_listens_again_after_a_pause_if_listening_fails() {
+        let lost = || Fault::Disconnected("lost".into());
+        for failing in [
+            Failing::ListenFails(lost()),
+            Failing::ListenPanics,
+            Failing::ListenerFails(lost()),
+            Failing::ListenerPanics(Duration::ZERO),
+        ] {
+            let shared = observer_of(failing.clone());
+            let listener_count = listeners_within(&shared, Duration::from_secs(5)).await;
+            assert!(
+                (4..MAX_LISTENERS).contains(&listener_count),
+                "{failing:?}: {listener_count}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn panic_of_a_listener_that_worked_for_some_time_does_not_count_as_permanent() {
+        let shared = observer_of(Failing::ListenerPanics(Duration::from_secs(1)));
+        let listener_count = listeners_within(&shared, Duration::from_secs(60)).await;
+        assert!(listener_count > 45, "{listener_count}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_fault_that_does_not_pass_by_itself_is_logged_as_a_warning() {
+        let faults = [
+            Fault::Denied("no right".into()),
+            Fault::Disconnected("lost".into()),
+        ];
+        for (fault, is_logged) in faults.into_iter().zip([true, false]) {
+            let shared = observer_of(Failing::ListenFails(fault.clone()));
+            listeners_within(&shared, Duration::from_secs(1)).await;
+            let text = format!("no wake-ups: {fault}");
+            let now = shared.context().runtime.now();
+            let is_repeated = shared.repeats.should_log(&text, now).is_none();
+            assert_eq!(is_repeated, is_logged, "{fault}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn end_of_listening_has_the_fault_and_whether_the_listener_was_open() {
+        let lost = || Fault::Disconnected("lost".into());
+        for (failing, fault, was_open) in [
+            (Failing::ListenFails(lost()), lost(), false),
+            (
+                Failing::ListenStalls,
+                Fault::Down("no connection".into()),
+                false,
+            ),
+            (Failing::ListenerFails(lost()), lost(), true),
+        ] {
+            let shared = observer_of(failing);
+            let subscriber = shared.subscriber.get().expect("the node has a subscriber");
+            let ended = listen_once(&shared, subscriber).await;
+            assert_eq!(ended, (Some(fault), was_open));
+        }
     }
 
     /// A sink that reports each wake-up to the test over a channel.

@@ -40,12 +40,11 @@ impl<S: Store> SessionTask<S> {
                 // An unreadable record may contain a held lock. So list its name, with an empty value. A caller who
                 // then asks for the status of this lock gets the fault.
                 master.put_text(now, name, b"", None);
-                continue;
-            }
-            let stored = StoredItem::read(&record.state, &[], moment).unwrap_or_default();
-            for stored in stored {
-                if stored.item.id.kind == ItemKind::Text {
-                    master.put(stored.item);
+            } else {
+                let stored = StoredItem::read(&record.state, &[], moment).unwrap_or_default();
+                let items = stored.into_iter().map(|stored| stored.item);
+                for item in items.filter(|item| item.id.kind == ItemKind::Text) {
+                    master.put(item);
                 }
             }
         }

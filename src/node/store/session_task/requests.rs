@@ -289,7 +289,7 @@ impl<S: Store> SessionTask<S> {
 
     /// The name of the wait lock (a named lock of the server) that belongs to the client directly ahead of this claim's
     /// waiter. `None` if different clients are ahead at different keys, or if the records are not cached.
-    fn client_ahead(&self, claim: &Claim, names: &[Name]) -> Option<Arc<str>> {
+    pub(super) fn client_ahead(&self, claim: &Claim, names: &[Name]) -> Option<Arc<str>> {
         let cached_records = self.cache.get_all(names)?;
         let items: Vec<_> = cached_records
             .iter()
@@ -300,7 +300,7 @@ impl<S: Store> SessionTask<S> {
 
     /// Stores the wait locks that the session no longer needs after `job`. The session's next commit, for any job,
     /// releases them.
-    fn queue_wait_lock_releases(&mut self, job: &Job) {
+    pub(super) fn queue_wait_lock_releases(&mut self, job: &Job) {
         let cached_records = self.cache.get_all(&job.names).unwrap_or_default();
         let after = cached_records.iter().flat_map(|(_, stored)| stored.iter());
         let changes = job.wait_locks(after).into_iter();

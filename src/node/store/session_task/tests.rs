@@ -2,10 +2,14 @@
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
+use super::super::faulty::{Answers, Failing, Faulty};
 use super::super::names::records_of_request;
 use super::super::table::Table;
 use super::*;
-use crate::node::{Answer, Claim, ExtendItem, Group, Mode, Part, Phase, ReplySink, Token};
+use crate::node::{
+    Answer, Claim, Context, ExtendItem, Fairness, Group, Mode, Page, Part, Ticket, Token,
+};
+use crate::runtime::Tokio;
 
 /// No step of these tests takes this long, not even on a busy machine. A wait that ends only because of a bug ends much
 /// later, at [`LATER`].
@@ -19,9 +23,9 @@ fn idle_task() -> SessionTask<Table> {
     task_of(Table::new("table", true))
 }
 
-/// The same for this table.
-fn task_of(table: Table) -> SessionTask<Table> {
-    let mut task = SessionTask::new(Arc::new(Shared::new(table)), 0);
+/// The same for this store.
+fn task_of<S: Store>(store: S) -> SessionTask<S> {
+    let mut task = SessionTask::new(Arc::new(Shared::new(store)), 0);
     task.has_finished = true;
     task
 }
@@ -32,16 +36,7 @@ fn watch_request(answers: UnboundedSender<Result<Answer, Fault>>) -> Queued {
         key: b"boss"[..].into(),
         on: true,
     };
-    let sink = Arc::new(Answers(answers));
-    Queued::new(request, Reply::new(sink, 0, Phase::Look))
-}
-
-struct Answers(UnboundedSender<Result<Answer, Fault>>);
-
-impl ReplySink for Answers {
-    fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
-        let _ = self.0.send(answer);
-    }
+    Queued::new(request, Answers::reply_to(answers))
 }
 
 #[tokio::test]
@@ -212,4 +207,234 @@ async fn requests_wait_while_a_session_is_replaced() {
     let store_timeout = task.shared.traits.timeout;
     assert!(task.outage.waits_until() >= Some(replaced_at + store_timeout));
     assert!(online.connected_at >= replaced_at);
+}
+
+/// A request that releases a lock.
+fn release_request() -> Queued {
+    let claim = Claim::new("", b"a", Token::from_bytes([1; 16]), true).into();
+    let leave = false;
+    Queued::new(Request::Release { claim, leave }, Reply::ignored())
+}
+
+#[tokio::test]
+async fn requests_that_waited_too_long_are_refused_but_their_releases_are_still_sent() {
+    let timeout = Duration::from_millis(1);
+    let mut task = task_of(Faulty::new(Failing::LoadStalls).timeout(timeout));
+    let (answers, mut received) = unbounded_channel();
+    let mailbox = &task.shared.mailboxes[0];
+    for queued in [release_request(), watch_request(answers)] {
+        assert!(mailbox.push(queued).is_ok(), "the mailbox must have room");
+    }
+    // The task has found the requests in the mailbox before, but had no time for them.
+    let limit = MAX_QUEUE_TIMEOUTS * timeout;
+    mailbox.take_overdue(task.now(), limit, &mut task.batch);
+    tokio::time::sleep(2 * limit).await;
+    let now = task.now();
+    task.collect_requests(now, now).await;
+    assert_eq!(received.try_recv().ok(), Some(Err(Fault::Overloaded)));
+    let requests: Vec<_> = task.jobs.iter().flat_map(|job| &job.requests).collect();
+    assert_eq!(requests.len(), 1);
+    assert!(matches!(
+        requests[0].queued.request,
+        Request::Release { .. }
+    ));
+}
+
+#[tokio::test]
+async fn jobs_without_time_left_are_refused_before_the_store_is_asked() {
+    let mut task = task_of(Faulty::new(Failing::LoadStalls).timeout(Duration::ZERO));
+    let mut online = task.connect().await.expect("the store must answer");
+    let (answers, mut received) = unbounded_channel();
+    task.batch
+        .extend([release_request(), watch_request(answers)]);
+    task.sort_into_jobs(Duration::ZERO);
+    let served = tokio::time::timeout(SOON, task.serve(&mut online)).await;
+    assert_eq!(served, Ok(Ok(())), "the store must not be asked");
+    assert_eq!(received.try_recv().ok(), Some(Err(Fault::Overloaded)));
+    assert_eq!(task.pending_releases.len(), 1);
+}
+
+#[tokio::test]
+async fn session_ends_with_a_timeout_of_its_requests_if_the_store_stops_answering() {
+    let timeout = Duration::from_millis(20);
+    let mut task = task_of(Faulty::new(Failing::LoadStalls).timeout(timeout));
+    let mut online = task.connect().await.expect("the store must answer");
+    let (answers, mut received) = unbounded_channel();
+    task.batch.push(watch_request(answers));
+    task.sort_into_jobs(Duration::ZERO);
+    task.outage.end_wait();
+    let pushed = task.shared.mailboxes[0].push(release_request());
+    assert!(pushed.is_ok(), "the mailbox must have room");
+    let served = tokio::time::timeout(SOON, task.serve_session(&mut online)).await;
+    assert_eq!(served, Ok(Err(Fault::Stalled)));
+    assert_eq!(received.try_recv().ok(), Some(Err(Fault::Timeout(timeout))));
+}
+
+#[tokio::test]
+async fn request_in_a_session_that_panics_is_answered_with_the_panic() {
+    let mut task = task_of(Faulty::new(Failing::LoadPanics));
+    let (answers, mut received) = unbounded_channel();
+    let pushed = task.shared.mailboxes[0].push(watch_request(answers));
+    assert!(pushed.is_ok(), "the mailbox must have room");
+    let answer = async {
+        tokio::select! {
+            () = task.run() => None,
+            answer = received.recv() => answer,
+        }
+    };
+    let answer = tokio::time::timeout(SOON, answer).await;
+    let Ok(Some(Err(Fault::Disconnected(why)))) = answer else {
+        panic!("the request must get the fault of the session, but got {answer:?}");
+    };
+    assert!(why.contains("no records"), "{why}");
+}
+
+#[tokio::test]
+async fn record_that_the_client_may_not_read_is_listed_by_its_name() {
+    let mut task = task_of(Faulty::new(Failing::PageIsDenied));
+    let mut online = task.connect().await.expect("the store must answer");
+    let (reply, mut received) = Answers::reply();
+    let page = Page {
+        pattern: b"*"[..].into(),
+        cursor: 0,
+        count: 10,
+    };
+    let page = page.into();
+    task.batch.push(Queued::new(Request::List { page }, reply));
+    assert_eq!(task.list(&mut online).await, Ok(()));
+    let answer = received.try_recv();
+    let Ok(Ok(Answer::Keys { keys, .. })) = answer else {
+        panic!("the list request must be answered with keys, but got {answer:?}");
+    };
+    let names: Vec<_> = keys
+        .iter()
+        .map(|key| key.escape_ascii().to_string())
+        .collect();
+    assert_eq!(names, ["secret"]);
+}
+
+/// The claim of a waiter with this number.
+fn claim_of_waiter(number: u8) -> Arc<Claim> {
+    let ticket = Ticket {
+        waiter: format!("0123456789abcdef:{number}").into(),
+        number: number.into(),
+        heartbeat: LATER,
+    };
+    let claim = Claim::new("", b"a", Token::from_bytes([number; 16]), true);
+    let fairness = Fairness::Fair(Some(Box::new(ticket)));
+    claim.with_fairness(fairness).into()
+}
+
+/// Executes one request in this session.
+async fn serve_request<S: Store>(
+    task: &mut SessionTask<S>,
+    online: &mut Online<S::Session>,
+    request: Request,
+) {
+    task.batch.push(Queued::new(request, Reply::ignored()));
+    task.sort_into_jobs(Duration::ZERO);
+    assert_eq!(task.serve(online).await, Ok(()));
+}
+
+#[tokio::test]
+async fn subscription_of_an_observer_is_renewed_until_it_stops_observing() {
+    let mut task = idle_task();
+    let mut online = task.connect().await.expect("the table must answer");
+    for on in [true, false] {
+        let before = task.now();
+        let key: Arc<[u8]> = b"boss"[..].into();
+        let request = Request::Watch { key, on };
+        serve_request(&mut task, &mut online, request).await;
+        let renewals: Vec<_> = task.watch_renewals.values().copied().collect();
+        assert_eq!(renewals.len(), usize::from(on));
+        for renewal_at in renewals {
+            let period = SUBSCRIPTION_TIME / 3;
+            assert!(renewal_at >= before + period && renewal_at <= task.now() + period);
+        }
+    }
+}
+
+#[tokio::test]
+async fn wait_locks_that_the_session_no_longer_needs_are_stored_for_its_next_commit() {
+    let mut task = task_of(Faulty::new(Failing::Never).looks());
+    let mut online = task.connect().await.expect("the store must answer");
+    // The lock is not held, so the release changes no record.
+    let release = release_request().request;
+    serve_request(&mut task, &mut online, release).await;
+    let value = String::from_utf8_lossy(&Token::from_bytes([1; 16]).to_hex()).into();
+    assert_eq!(task.wait_locks, [WaitLock::Release(value)]);
+    let released_lock = task.wait_locks.remove(0);
+    // A session takes no wait lock without a commit: only `Release` is stored.
+    let claim = claim_of_waiter(1);
+    let item = ExtendItem::new(claim.clone(), LATER);
+    let items = vec![item].into();
+    let (ttl, proposal) = (LATER, 0);
+    let acquire = Request::Acquire {
+        claim,
+        ttl,
+        proposal,
+    };
+    serve_request(&mut task, &mut online, acquire).await;
+    let extend = Queued::new(Request::Extend { items }, Reply::ignored());
+    task.batch.push(extend);
+    task.sort_into_jobs(Duration::ZERO);
+    let job = task.jobs.pop().expect("the request must be in a job");
+    task.queue_wait_lock_releases(&job);
+    assert_eq!(task.wait_locks, []);
+    // The list of wait locks has a limit.
+    task.wait_locks.resize(5000, released_lock);
+    task.batch.push(release_request());
+    task.sort_into_jobs(Duration::ZERO);
+    let job = task.jobs.pop().expect("the request must be in a job");
+    task.queue_wait_lock_releases(&job);
+    assert_eq!(task.wait_locks.len(), 5000);
+}
+
+#[tokio::test]
+async fn client_ahead_of_a_waiter_is_found_in_the_cached_records() {
+    let mut task = task_of(Faulty::new(Failing::Never).looks());
+    let mut online = task.connect().await.expect("the store must answer");
+    let [holder, waiter] = [1, 2].map(claim_of_waiter);
+    let names = records_of_request(&Request::Release {
+        claim: waiter.clone(),
+        leave: true,
+    });
+    assert_eq!(task.client_ahead(&waiter, &names), None);
+    for claim in [holder, waiter.clone()] {
+        let request = Request::Acquire {
+            claim,
+            ttl: LATER,
+            proposal: 0,
+        };
+        serve_request(&mut task, &mut online, request).await;
+    }
+    let client_ahead = task.client_ahead(&waiter, &names);
+    assert_eq!(client_ahead.as_deref(), Some("0123456789abcdef:1"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn task_of_a_dropped_store_ends_when_its_time_for_releases_is_over() {
+    let shared = Arc::new(Shared::new(Table::new("table", true)));
+    shared.settle(&Context::new(Arc::new(Tokio::paced()), LATER));
+    let mut task = SessionTask::new(shared, 0);
+    task.has_finished = true;
+    task.pending_releases.keep(&release_request());
+    task.shared.mailboxes[0].close();
+    assert!(!task.is_over());
+    let closed_at = task.now();
+    tokio::time::advance(LINGER).await;
+    // Tokio's clock may round up.
+    task.closed_at = Some(closed_at + task.now().saturating_since(closed_at + LINGER));
+    assert!(task.is_over());
+}
+
+#[tokio::test]
+async fn idle_session_is_used_less_often_after_the_last_part_of_the_age_was_written() {
+    let task = task_of(Table::new("table", true).counts_age());
+    let guarded_until = task.now();
+    let writes_age_until = guarded_until + IDLE_LIMIT_IN_QUARANTINE;
+    let just_before = Instant::from_nanos(writes_age_until.as_nanos() - 1);
+    let idle_limit = |now| task.idle_limit(guarded_until, now);
+    assert_eq!(idle_limit(just_before), IDLE_LIMIT_IN_QUARANTINE);
+    assert_eq!(idle_limit(writes_age_until), IDLE_LIMIT);
 }

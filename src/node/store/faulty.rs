@@ -1,0 +1,201 @@
+//! Helpers for the tests of this module: a store that fails in a chosen way, and a receiver of answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::contract::{
+    Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store, Traits,
+};
+use super::table::Table;
+use crate::node::inspection::Inspection;
+use crate::node::{Answer, Fault, NodeName, Phase, Reply, ReplySink};
+use crate::protocol::instant::Instant;
+use crate::runtime::{BoxFuture, Runtime, Tokio};
+
+/// The number of listeners after which a [`Faulty`] store opens no further one. A client that listens again without a
+/// pause reaches this number at once.
+pub(super) const MAX_LISTENERS: usize = 200;
+
+/// How a [`Faulty`] store fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failing {
+    /// The store does not fail.
+    Never,
+    /// A session never answers when it reads records.
+    LoadStalls,
+    /// A session panics when it reads records.
+    LoadPanics,
+    /// All pages show one record that this client may not read.
+    PageIsDenied,
+    /// No listener can be opened because of this fault.
+    ListenFails(Fault),
+    /// The opening of a listener never ends.
+    ListenStalls,
+    /// The opening of a listener panics.
+    ListenPanics,
+    /// Each listener fails with this fault.
+    ListenerFails(Fault),
+    /// Each listener panics after this time.
+    ListenerPanics(Duration),
+    /// The inspection of the server panics.
+    InspectPanics,
+}
+
+/// A store that fails in one way, and otherwise works as a [`Table`].
+#[derive(Clone, Debug)]
+pub(super) struct Faulty {
+    table: Table,
+    traits: Traits,
+    failing: Failing,
+    /// How many listeners were requested so far.
+    pub(super) listener_count: Arc<AtomicUsize>,
+}
+
+impl Faulty {
+    pub(super) fn new(failing: Failing) -> Self {
+        let table = Table::new("table", true);
+        Self {
+            traits: table.traits(),
+            table,
+            failing,
+            listener_count: Arc::default(),
+        }
+    }
+
+    /// Sets how long the store may take to answer a request.
+    pub(super) fn timeout(mut self, timeout: Duration) -> Self {
+        self.traits.timeout = timeout;
+        self
+    }
+
+    /// Declares that the listener looks for wake-ups itself, with the help of wait locks.
+    pub(super) fn looks(mut self) -> Self {
+        self.traits.looks = true;
+        self
+    }
+}
+
+impl Store for Faulty {
+    type Session = Self;
+    type Listener = Self;
+
+    fn name(&self) -> &NodeName {
+        self.table.name()
+    }
+
+    fn traits(&self) -> Traits {
+        self.traits.clone()
+    }
+
+    async fn connect(&self) -> Result<(Self, Greeting), Fault> {
+        let (_, greeting) = self.table.connect().await?;
+        Ok((self.clone(), greeting))
+    }
+
+    async fn listen(&self, _: Arc<str>) -> Result<Self, Fault> {
+        let listener_count = self.listener_count.fetch_add(1, Ordering::Relaxed);
+        match &self.failing {
+            Failing::ListenStalls => std::future::pending().await,
+            _ if listener_count >= MAX_LISTENERS => std::future::pending().await,
+            Failing::ListenFails(fault) => Err(fault.clone()),
+            Failing::ListenPanics => panic!("no listener"),
+            _ => Ok(self.clone()),
+        }
+    }
+
+    async fn inspect(&self) -> Inspection {
+        assert!(self.failing != Failing::InspectPanics, "no inspection");
+        self.table.inspect().await
+    }
+}
+
+impl Session for Faulty {
+    async fn load(&mut self, names: &[Arc<[u8]>]) -> Result<Clocked<Vec<Record>>, Fault> {
+        assert!(self.failing != Failing::LoadPanics, "no records");
+        if self.failing == Failing::LoadStalls {
+            std::future::pending::<()>().await;
+        }
+        self.table.load(names).await
+    }
+
+    async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
+        self.table.commit(commits).await
+    }
+
+    async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
+        let mut page = self.table.page(from, count).await?;
+        if self.failing == Failing::PageIsDenied {
+            let record = Record::unreadable(Fault::Denied("no right".into()));
+            page.what.push((b"secret".to_vec(), record));
+        }
+        Ok(page)
+    }
+
+    async fn remove(&mut self, records: &[(Arc<[u8]>, u64)]) -> Result<(), Fault> {
+        self.table.remove(records).await
+    }
+}
+
+impl Listener for Faulty {
+    async fn next(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
+        match &self.failing {
+            Failing::ListenerFails(fault) => Err(fault.clone()),
+            Failing::ListenerPanics(after) => {
+                tokio::time::sleep(*after).await;
+                panic!("no message")
+            }
+            _ => std::future::pending().await,
+        }
+    }
+}
+
+/// A receiver of the answers to requests. Each answer is passed to the test over a channel.
+pub(super) struct Answers(UnboundedSender<Result<Answer, Fault>>);
+
+impl Answers {
+    /// A reply for one request, and the channel that gets its answer.
+    pub(super) fn reply() -> (Reply, UnboundedReceiver<Result<Answer, Fault>>) {
+        let (answers, received) = unbounded_channel();
+        (Self::reply_to(answers), received)
+    }
+
+    /// A reply that passes the answer of its request to this channel.
+    pub(super) fn reply_to(answers: UnboundedSender<Result<Answer, Fault>>) -> Reply {
+        Reply::new(Arc::new(Self(answers)), 0, Phase::Look)
+    }
+}
+
+impl ReplySink for Answers {
+    fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
+        let _ = self.0.send(answer);
+    }
+}
+
+/// A runtime that runs no tasks.
+#[derive(Default)]
+pub(super) struct NoTasks(Tokio);
+
+impl Runtime for NoTasks {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        self.0.wall_micros()
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
+        self.0.sleep_until(at)
+    }
+
+    fn spawn(&self, _: BoxFuture<()>) -> bool {
+        false
+    }
+
+    fn random(&self, bytes: &mut [u8]) {
+        self.0.random(bytes);
+    }
+}
