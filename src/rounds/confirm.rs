@@ -111,7 +111,7 @@ impl Coordinator {
     /// - The returned token is below `confirmed`. A confirm request in transit could still raise a counter to
     ///   `confirmed`. The owner's next hold could then get this larger number, but all holds of an owner must have the
     ///   same token.
-    async fn number_of_owner(
+    pub(super) async fn number_of_owner(
         &self,
         round: &AcquireRound,
         claim: &Arc<Claim>,

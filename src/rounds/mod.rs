@@ -17,4 +17,6 @@ pub(crate) mod register;
 pub(crate) mod release;
 
 #[cfg(test)]
+mod node_tests;
+#[cfg(test)]
 mod tests;

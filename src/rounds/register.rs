@@ -418,6 +418,93 @@ mod tests {
     use super::*;
     use crate::node::StoredValue;
 
+    /// The answers of three masters to a read. Each value is from this run of the server or from an earlier one, and
+    /// was read together with this time on the master's clock.
+    fn read_answers(values: [(Option<bool>, Option<u64>); 3]) -> ValueAnswers {
+        let mut answers = ValueAnswers::open(Quorum::new(3), Instant::from_nanos(0));
+        for (node, (trusted, clock)) in values.into_iter().enumerate() {
+            let stored = trusted.map(|trusted| StoredValue {
+                number: 7,
+                bytes: b"value".to_vec(),
+                trusted,
+            });
+            let run = ServerRun::new("run");
+            let answer = Ok(Answer::Value { run, stored, clock });
+            answers.timed_answers[node] = Some((answer, Duration::ZERO));
+        }
+        answers
+    }
+
+    #[test]
+    fn text_about_the_values_marks_a_value_from_before_a_restart() {
+        let answers = read_answers([(Some(true), None), (Some(false), None), (None, None)]);
+        let names = ["a", "b", "c"].map(NodeName::new);
+        let text = answers.value_texts(names.iter());
+        let (with_values, _) = text.rsplit_once("; ").expect("three masters have answered");
+        assert_eq!(
+            with_values,
+            "a has \"value\"; b has \"value\" from before its restart"
+        );
+    }
+
+    #[test]
+    fn long_value_is_cut_in_a_text_about_the_values() {
+        let mut answers = read_answers([(Some(true), None), (None, None), (None, None)]);
+        let long_value = "v".repeat(2 * MAX_SHOWN_BYTES);
+        if let Some((Ok(Answer::Value { stored, .. }), _)) = &mut answers.timed_answers[0] {
+            let stored = stored.as_mut().expect("the first master has a value");
+            stored.bytes = long_value.into();
+        }
+        let text = answers.value_texts([NodeName::new("a")].iter());
+        assert_eq!(text, format!("a has {:?}", "v".repeat(MAX_SHOWN_BYTES)));
+    }
+
+    #[test]
+    fn rights_are_missing_only_if_so_many_masters_deny_access_that_no_majority_is_left() {
+        let denied = || Err(Fault::Denied("no right".into()));
+        let down = || Err(Fault::Down("off".into()));
+        for (answers, is_denied) in [
+            ([down(), down(), down()], false),
+            ([denied(), down(), down()], false),
+            ([denied(), down(), denied()], true),
+        ] {
+            let mut denials = ValueAnswers::open(Quorum::new(3), Instant::from_nanos(0));
+            for (node, answer) in answers.into_iter().enumerate() {
+                denials.timed_answers[node] = Some((answer, Duration::ZERO));
+            }
+            assert_eq!(denials.is_denied(), is_denied);
+        }
+    }
+
+    #[test]
+    fn master_without_an_answer_counts_as_timed_out_and_as_one_that_removed_nothing() {
+        let started_at = Instant::from_nanos(0);
+        let answers = ValueAnswers::open(Quorum::new(3), started_at);
+        let waited = Duration::from_millis(50);
+        let timed_out = answers.with_timeouts(started_at + waited);
+        let expected: Option<Timed> = Some((Err(timeout(waited)), waited));
+        for answer in &timed_out.timed_answers {
+            assert_eq!(format!("{answer:?}"), format!("{expected:?}"));
+        }
+        let read = read_answers([(Some(true), None); 3]);
+        assert!(!timed_out.has_removed(&read));
+    }
+
+    #[test]
+    fn text_about_the_clocks_shows_the_difference_of_each_clock_and_masters_without_one() {
+        let second = 1_000_000;
+        let clocks = [None, Some(5 * second), Some(12 * second)];
+        let answers = read_answers(clocks.map(|clock| (None, clock)));
+        let names = ["a", "b", "c"].map(NodeName::new);
+        let text = answers.clock_texts(names.iter(), 10 * second);
+        assert_eq!(
+            text,
+            "a has no clock; b is 5s behind this machine; c is 2s ahead of this machine"
+        );
+        let text = answers.clock_texts(names[..2].iter(), 5 * second);
+        assert_eq!(text, "a has no clock; b is 0s ahead of this machine");
+    }
+
     #[test]
     fn value_write_does_not_count_on_a_master_whose_value_predates_its_restart() {
         let new_run = || ServerRun::new("run");

@@ -12,6 +12,7 @@ use super::release::ReleaseAnswers;
 use crate::node::{Answer, Fault, NodeName, QueueInfo};
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum, Reason, Verdict};
+use crate::report::NodeOutcome;
 
 const STARTED_AT: Instant = Instant::from_nanos(1_000_000_000);
 
@@ -152,6 +153,20 @@ fn lock_counts_as_foreign_only_if_foreign_values_prevent_a_majority() {
         own_answers.record_answer(source(node, 1), refused(90, 0, 0, Some(value)));
         assert!(!own_answers.is_foreign(), "{value}");
     }
+}
+
+#[test]
+fn granted_reply_is_replaced_if_the_votes_of_its_master_do_not_count() {
+    let mut answers = open_answers(3);
+    answers.record_answer(source(0, 1), granted());
+    answers.record_answer(source(1, 1), granted());
+    answers.record_doubt(1, STARTED_AT + ms(2), ms(900));
+    let names = names(3);
+    let reports = answers.reports(names.iter());
+    assert_eq!(reports[0].outcome, NodeOutcome::Yes);
+    let doubted = NodeOutcome::Fault(Fault::Quarantined(ms(900)));
+    assert_eq!(reports[1].outcome, doubted);
+    assert!(!reports[1].late);
 }
 
 #[test]
