@@ -215,3 +215,22 @@ pub enum Answer {
     /// The subscription to new leaders has begun or ended, as requested.
     Watching,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Token;
+
+    #[test]
+    fn lock_is_foreign_if_its_value_was_written_by_another_program() {
+        let token = Token::from_bytes([7; 16]).to_hex();
+        let text: &[u8] = b"another program";
+        for (holder, is_foreign) in [(None, false), (Some(&token[..]), false), (Some(text), true)] {
+            let state = KeyState {
+                holder: holder.map(<[u8]>::to_vec),
+                ..KeyState::default()
+            };
+            assert_eq!(state.is_foreign(), is_foreign, "{state:?}");
+        }
+    }
+}

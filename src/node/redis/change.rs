@@ -507,34 +507,4 @@ impl OperatorSession {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::node::right::{Purpose, Right};
-
-    #[test]
-    fn fault_about_a_missing_right_says_how_to_grant_it() {
-        let fault_of = |rights: Vec<Right>| {
-            let mut missing = Vec::new();
-            for right in rights {
-                MissingRight::add(&mut missing, right, &[Purpose::Changing]);
-            }
-            missing_rights_fault(&missing).map(|fault| fault.to_string())
-        };
-        assert_eq!(fault_of(Vec::new()), None);
-        let command = Right::Command("client|kill".into());
-        let fault = fault_of(vec![command, Right::Keys("quorate:*".into())]);
-        let fault = fault.expect("a right is missing");
-        assert!(
-            fault.contains("CLIENT KILL") && fault.contains("quorate:*"),
-            "{fault}"
-        );
-        assert!(fault.contains("ACL SETUSER <user> +client|kill"), "{fault}");
-        let fault = fault_of(vec![Right::Unknown("client".into())]);
-        let fault = fault.expect("a command is missing");
-        assert!(
-            fault.contains("rename-command has renamed these commands"),
-            "{fault}"
-        );
-        assert!(!fault.contains("ACL SETUSER"), "{fault}");
-    }
-}
+mod tests;

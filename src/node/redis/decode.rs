@@ -122,15 +122,16 @@ pub(super) fn acquire_answer(claim: &Claim, value: &Value<'_>) -> Result<Answer,
         Value::Array(refusal) if queued => {
             if let [
                 ttl @ Value::Int(_),
-                Value::Int(_),
-                Value::Int(_),
-                Value::Bulk(_),
+                Value::Int(ahead),
+                Value::Int(ticket),
+                Value::Bulk(holder),
                 // The fifth element, the note of the lock's holder, is optional.
-                ..,
+                note @ ..,
             ] = &refusal[..]
-                && refusal.len() <= 5
+                && note.len() <= 1
             {
-                let (ttl_left, line) = (ttl_of(ttl), Some(Box::new(queue_info(refusal))));
+                let queue = queue_info([*ahead, *ticket], holder, note.first());
+                let (ttl_left, line) = (ttl_of(ttl), Some(Box::new(queue)));
                 return Ok(Answer::Refused { ttl_left, line });
             }
         }
@@ -207,21 +208,24 @@ fn claim_answer(value: &Value<'_>) -> Result<Answer, NoAnswer> {
             let counter = Some(counter(*number)?);
             Ok(Answer::Granted { counter })
         }
-        Value::Array(refusal)
-            if matches!(
-                &refusal[..],
-                [
-                    Value::Int(_),
-                    Value::Int(_),
-                    Value::Int(_),
-                    Value::Bulk(_),
-                    Value::Int(1..),
-                    // The sixth element is optional: the note of the holder of the lock that refused the group.
-                    ..
-                ]
-            ) && refusal.len() <= 6 =>
-        {
-            let (ttl_left, line) = (ttl_of(&refusal[0]), Some(Box::new(queue_info(refusal))));
+        Value::Array(refusal) => {
+            let [
+                ttl @ Value::Int(_),
+                Value::Int(ahead),
+                Value::Int(ticket),
+                Value::Bulk(holder),
+                Value::Int(1..),
+                // The sixth element is optional: the note of the holder of the lock that refused the group.
+                note @ ..,
+            ] = &refusal[..]
+            else {
+                return Err(NoAnswer::malformed());
+            };
+            if note.len() > 1 {
+                return Err(NoAnswer::malformed());
+            }
+            let queue = queue_info([*ahead, *ticket], holder, note.first());
+            let (ttl_left, line) = (ttl_of(ttl), Some(Box::new(queue)));
             Ok(Answer::Refused { ttl_left, line })
         }
         _ => Err(NoAnswer::malformed()),
@@ -283,21 +287,15 @@ pub(super) fn extended_from_digit(digit: u8) -> Option<Extended> {
     })
 }
 
-/// Decodes the state of the queue from the refusal of a fair acquire.
-fn queue_info(refusal: &[Value<'_>]) -> QueueInfo {
-    let number_at = |index: usize| match refusal.get(index) {
-        Some(Value::Int(number)) => u64::try_from(*number).unwrap_or(0),
-        _ => 0,
-    };
-    let holder = match refusal.get(3) {
-        Some(Value::Bulk(value)) if !value.is_empty() => Some(value.to_vec()),
-        _ => None,
-    };
+/// Decodes the state of the queue from the refusal of an acquire. A negative number counts as 0.
+fn queue_info(numbers: [i64; 2], holder: &[u8], note: Option<&Value<'_>>) -> QueueInfo {
+    let [ahead, ticket] = numbers.map(|number| u64::try_from(number).unwrap_or_default());
+    let holder = Some(holder).filter(|holder| !holder.is_empty());
     QueueInfo {
-        ahead: number_at(1),
-        ticket: number_at(2),
-        note: read_note(refusal.get(4..).and_then(<[_]>::last), holder.as_deref()),
-        holder,
+        ahead,
+        ticket,
+        note: read_note(note, holder),
+        holder: holder.map(<[u8]>::to_vec),
         free: 0,
     }
 }

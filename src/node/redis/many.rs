@@ -226,6 +226,50 @@ mod tests {
     use crate::node::redis::runs::RequestRuns;
     use crate::node::{Reply, Token};
 
+    /// Decodes an error about one of two requests, which a line of the script raised. Returns the other answer, and for
+    /// each line of the script whether the fault names the command in this line.
+    fn faults_by_line(run: &[Queued], script: Script, other: Value<'_>) -> (EachAnswer, Vec<bool>) {
+        let mut answers = Vec::new();
+        let lines = 1..=script.row().source.lines().count() + 1;
+        let is_named = lines.map(|line| {
+            let error =
+                format!("ERR Unknown Redis command called from script, on @user_script:{line}.");
+            let values = vec![Value::Error(error.as_bytes()), other.clone()];
+            decode_many(run, &Value::Array(values), &mut answers).expect("two well-formed replies");
+            let fault = answers[0].clone().and_then(Result::err);
+            let fault = fault.expect("the first reply is an error").to_string();
+            fault.contains("does not have the command ")
+        });
+        let is_named = is_named.collect();
+        (answers.pop().flatten(), is_named)
+    }
+
+    #[test]
+    fn fault_of_one_request_in_a_combined_call_names_the_command_that_the_server_lacks() {
+        let claim = Claim::new("", b"r", Token::from_bytes([1; 16]), true);
+        let claim = std::sync::Arc::new(claim);
+        let acquire = || Request::Acquire {
+            claim: claim.clone(),
+            ttl: Duration::from_secs(1),
+            proposal: 7,
+        };
+        let release = || Request::Release {
+            claim: claim.clone(),
+            leave: true,
+        };
+        let run_of = |request: &dyn Fn() -> Request| {
+            [(); 2].map(|()| Queued::new(request(), Reply::ignored()))
+        };
+        let (run, counter) = (run_of(&acquire), Some(9));
+        let (other, is_named) = faults_by_line(&run, Script::AcquireMany, Value::Int(9));
+        assert_eq!(other, Some(Ok(Answer::Granted { counter })));
+        assert!(is_named.contains(&true) && is_named.contains(&false));
+        let run = run_of(&release);
+        let (other, is_named) = faults_by_line(&run, Script::ReleaseMany, Value::Bulk(&[NOT_OURS]));
+        assert_eq!(other, Some(Ok(Answer::Released(false))));
+        assert!(is_named.contains(&true) && is_named.contains(&false));
+    }
+
     #[test]
     fn combined_release_still_contains_each_lock_if_one_lock_gets_a_note() {
         let claims = [1, 2].map(|n| {

@@ -178,6 +178,27 @@ mod tests {
     }
 
     #[test]
+    fn missing_command_is_named_if_its_name_looks_like_a_command() {
+        let longest = "A".repeat(MAX_NAME_LEN);
+        let too_long = "A".repeat(MAX_NAME_LEN + 1);
+        for (quoted, is_named) in [
+            ("json.set", true),
+            ("client|no-evict", true),
+            ("my_command", true),
+            (longest.as_str(), true),
+            (too_long.as_str(), false),
+            ("", false),
+            ("two words", false),
+            ("\u{1b}[2J", false),
+        ] {
+            let reply = format!("ERR unknown command '{quoted}', with args beginning with: ");
+            let name = Raised::read(&reply).missing_command(None);
+            let expected = is_named.then(|| quoted.to_ascii_uppercase());
+            assert_eq!(name, expected, "{reply}");
+        }
+    }
+
+    #[test]
     fn only_the_text_that_redis_6_adds_to_script_errors_is_removed() {
         let text_of = |reply: &'static str| Raised::read(reply).text;
         assert_eq!(

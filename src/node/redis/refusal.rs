@@ -429,6 +429,21 @@ mod tests {
     }
 
     #[test]
+    fn fault_that_must_not_quote_the_server_begins_with_the_sign_of_its_row() {
+        let fault_of = |error: &str| {
+            let fault = fault_in_table(error, None, Quoting::Nothing);
+            fault.map(|fault| fault.to_string()).unwrap_or_default()
+        };
+        let fault = fault_of("ERR DB index is out of range s3cret");
+        assert!(
+            fault.contains("DB index is out of range:") && !fault.contains("s3cret"),
+            "{fault}"
+        );
+        assert_eq!(ErrorSign::Text(&["first", "second"]).name(), "first");
+        assert_eq!(ErrorSign::Code(&[]).name(), "ERR");
+    }
+
+    #[test]
     fn server_errors_are_stripped_of_control_characters() {
         let fault = server_fault(b"ERR \x1b[31mred\x07 \xc2\x9b2J\rover").to_string();
         assert!(

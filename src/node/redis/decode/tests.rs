@@ -3,7 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::node::{ExtendItem, Token};
+use crate::node::{Class, ExtendItem, Group, Mode, Part, Token};
 
 fn memory() -> Memory {
     Memory::new(Some("run"), false)
@@ -297,4 +297,71 @@ fn lock_state_reply_with_too_many_elements_is_rejected() {
         decode_status(&[Value::Nil, Value::Nil]),
         Err(NoAnswer::malformed())
     );
+}
+
+#[test]
+fn confirmed_number_is_refused_for_other_holds_only_if_the_claim_has_an_owner() {
+    let confirm = |claim: Claim| Request::Confirm {
+        claim: Arc::new(claim),
+        token: 9,
+    };
+    let plain = || Claim::new("", b"job", Token::from_bytes([1; 16]), true);
+    let part = Part {
+        key: plain().shared_key().clone(),
+        mode: Mode::Class(Class::Owner("owner".into())),
+    };
+    let owned = plain().with_group(Group::new(vec![part]));
+    let refused = Value::Int(-1);
+    assert_eq!(
+        decode(&confirm(owned), &refused, &memory()),
+        Ok(Answer::NotAlone)
+    );
+    let answer = decode(&confirm(plain()), &refused, &memory());
+    assert!(
+        matches!(answer, Err(NoAnswer::Malformed(_))),
+        "a plain lock has no other holds: {answer:?}"
+    );
+}
+
+#[test]
+fn refused_fair_claim_gets_the_state_of_the_queue() {
+    // A fair claim gets a number even if it is not fenced: the number of its ticket.
+    let claim = Claim::new("", b"job", Token::from_bytes([1; 16]), false);
+    let claim = claim.with_fairness(Fairness::Fair(None));
+    assert_eq!(
+        acquire_answer(&claim, &Value::Int(5)),
+        Ok(Answer::Granted { counter: Some(5) })
+    );
+    let refused = |numbers: [i64; 2], rest: &[&'static [u8]]| {
+        let numbers = [250, numbers[0], numbers[1]].map(Value::Int);
+        let rest = rest.iter().map(|text| Value::Bulk(text));
+        acquire_answer(
+            &claim,
+            &Value::Array(numbers.into_iter().chain(rest).collect()),
+        )
+    };
+    let state = |ahead, ticket, holder: Option<&[u8]>| {
+        let line = QueueInfo {
+            ahead,
+            ticket,
+            holder: holder.map(<[u8]>::to_vec),
+            free: 0,
+            note: None,
+        };
+        Ok(Answer::Refused {
+            ttl_left: Some(Duration::from_millis(250)),
+            line: Some(Box::new(line)),
+        })
+    };
+    assert_eq!(refused([2, 7], &[b"holder"]), state(2, 7, Some(b"holder")));
+    assert_eq!(refused([2, 7], &[b""]), state(2, 7, None));
+    assert_eq!(refused([-2, -7], &[b"", b"a note"]), state(0, 0, None));
+    let too_many: &[&[u8]] = &[b"holder", b"note", b"more"];
+    for malformed in [&[], too_many] {
+        assert_eq!(
+            refused([2, 7], malformed),
+            Err(NoAnswer::malformed()),
+            "{malformed:?}"
+        );
+    }
 }

@@ -1,5 +1,8 @@
 //! Tests that call a link directly, without a socket, a clock or a task.
 
+mod age_records;
+mod handshake_faults;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 

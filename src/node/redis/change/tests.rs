@@ -1,0 +1,291 @@
+//! Tests of an operator's connection to a master that answers as the test says.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Mutex;
+
+use tokio::net::UnixStream;
+
+use super::*;
+use crate::Redlock;
+use crate::node::redis::server_half;
+use crate::node::right::{Purpose, Right};
+use crate::node::{Dial, Stream};
+use crate::runtime::BoxFuture;
+
+/// Returns the reply to a command; `None` for the usual reply.
+type ReplyTo = dyn Fn(&str) -> Option<String> + Send + Sync;
+
+/// A master that answers each command as the test says, and records the commands.
+struct ScriptedMaster {
+    reply_to: Box<ReplyTo>,
+    commands: Mutex<Vec<String>>,
+}
+
+impl ScriptedMaster {
+    fn new(reply_to: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            reply_to: Box::new(reply_to),
+            commands: Mutex::default(),
+        })
+    }
+
+    /// The recorded commands that begin with `start`.
+    fn commands(&self, start: &str) -> Vec<String> {
+        let commands = self.commands.lock().expect("no test thread has panicked");
+        let selected = commands.iter().filter(|command| command.starts_with(start));
+        selected.cloned().collect()
+    }
+
+    /// Connects an operator to this master, and executes the order.
+    async fn execute(self: &Arc<Self>, url: &str, order: ChangeOrder) -> ChangeSeen {
+        let node = self.redlock(url).core.coordinator.nodes()[0].clone();
+        node.change(order).await
+    }
+
+    fn redlock(self: &Arc<Self>, url: &str) -> Redlock {
+        let master = self.clone();
+        let dial: Dial = Arc::new(move |_, _| {
+            let opened = UnixStream::pair().map(|(client, server)| {
+                tokio::spawn(master.clone().serve(server));
+                Box::new(client) as Box<dyn Stream>
+            });
+            let opened: BoxFuture<io::Result<_>> = Box::pin(async { opened });
+            opened
+        });
+        let redlock = Redlock::builder().masters([url]).dial(dial).build();
+        redlock.expect("good settings")
+    }
+
+    async fn serve(self: Arc<Self>, stream: UnixStream) {
+        let (mut received, mut replies) = (Vec::new(), Vec::new());
+        let mut chunk = [0; 4096];
+        loop {
+            while let Some((words, len)) = server_half::command(&received) {
+                let words = words.iter().map(|word| String::from_utf8_lossy(word));
+                let command = words.collect::<Vec<_>>().join(" ");
+                received.drain(..len);
+                replies.extend_from_slice(self.answer(command).as_bytes());
+            }
+            while !replies.is_empty() {
+                let written = stream
+                    .writable()
+                    .await
+                    .and_then(|()| stream.try_write(&replies));
+                match written {
+                    Ok(count) => drop(replies.drain(..count)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => return,
+                }
+            }
+            let read = stream
+                .readable()
+                .await
+                .and_then(|()| stream.try_read(&mut chunk));
+            match read {
+                Ok(0) => return,
+                Ok(count) => received.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn answer(&self, command: String) -> String {
+        let reply = (self.reply_to)(&command).unwrap_or_else(|| usual_reply(&command));
+        let commands = self.commands.lock();
+        commands.expect("no test thread has panicked").push(command);
+        reply
+    }
+}
+
+/// The reply of an empty master whose user has all rights.
+fn usual_reply(command: &str) -> String {
+    let mut words = command.split(' ');
+    match words.next().unwrap_or_default() {
+        "HELLO" => "%1\r\n+proto\r\n:3\r\n".into(),
+        "INFO" => bulk("run_id:a\r\nuptime_in_seconds:9\r\n"),
+        "TIME" => format!("*2\r\n{}{}", bulk("1700000000"), bulk("0")),
+        "GET" => "_\r\n".into(),
+        "SCAN" => scan_page("0", 0..0),
+        "SCRIPT" => bulk(&"a".repeat(40)),
+        "CLIENT" if words.next() == Some("LIST") => bulk(""),
+        _ => "+OK\r\n".into(),
+    }
+}
+
+fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+/// One page of the keys of values. `cursor` is that of the next page.
+fn scan_page(cursor: &str, numbers: std::ops::Range<usize>) -> String {
+    let len = numbers.len();
+    let keys: String = numbers
+        .map(|number| bulk(&format!("quorate:value:{number}")))
+        .collect();
+    format!("*2\r\n{}*{len}\r\n{keys}", bulk(cursor))
+}
+
+fn rights_order(redlock: &Redlock, prefix: &str) -> ChangeOrder {
+    let scope = Scope {
+        prefix: prefix.into(),
+        ..redlock.scope_of_rights()
+    };
+    ChangeOrder::Rights { scope, keys: None }
+}
+
+#[tokio::test]
+async fn refused_database_ends_every_order_except_the_check_of_rights() {
+    let refusal = "-NOPERM User u has no permissions to run the 'select' command\r\n";
+    let refuses = |command: &str| command.starts_with("SELECT").then(|| refusal.to_owned());
+    let url = "redis://m/2";
+    let master = ScriptedMaster::new(refuses);
+    let seen = master.execute(url, ChangeOrder::ReadState).await;
+    assert!(matches!(seen.fault, Some(Fault::Denied(_))), "{seen:?}");
+    assert_eq!(master.commands("INFO"), [""; 0]);
+    let master = ScriptedMaster::new(refuses);
+    let order = rights_order(&master.redlock(url), "");
+    let seen = master.execute(url, order).await;
+    let rules: Vec<&str> = seen.missing.iter().map(MissingRight::rule).collect();
+    assert_eq!(rules, ["+select"], "{seen:?}");
+}
+
+#[tokio::test]
+async fn scan_for_values_ends_with_its_last_page_or_with_enough_keys() {
+    let pages = |command: &str| {
+        let cursor = command.strip_prefix("SCAN ")?.split(' ').next()?;
+        Some(match cursor {
+            "0" => scan_page("7", 0..500),
+            "7" => scan_page("8", 500..1_000),
+            "8" => scan_page("0", 1_000..1_400),
+            _ => "-ERR invalid cursor\r\n".to_owned(),
+        })
+    };
+    let master = ScriptedMaster::new(pages);
+    let seen = master.execute("redis://m", ChangeOrder::ReadState).await;
+    assert_eq!((seen.fault, seen.values), (None, MAX_VALUES_COUNTED));
+    assert_eq!(master.commands("SCAN").len(), 2);
+    let seen = master.execute("redis://m", ChangeOrder::Values).await;
+    assert_eq!((seen.fault, seen.names.len()), (None, 1_400));
+    // A reply without a cursor ends the scan.
+    let master = ScriptedMaster::new(|command| match command.strip_prefix("SCAN ") {
+        Some(rest) if rest.starts_with("0 ") => Some("*0\r\n".to_owned()),
+        Some(_) => Some("-ERR invalid cursor\r\n".to_owned()),
+        None => None,
+    });
+    let seen = master.execute("redis://m", ChangeOrder::ReadState).await;
+    assert_eq!((seen.fault, seen.values), (None, 0));
+}
+
+/// The ACL rules for the rights that the check finds missing if the master answers each command of the check with this
+/// error. `prefix` is that of the lock keys.
+async fn missing_rules(error: &str, prefix: &str) -> BTreeSet<String> {
+    let reply = format!("-{error}\r\n");
+    let master = ScriptedMaster::new(move |command| {
+        let is_of_connection = command.starts_with("HELLO") || command.ends_with(OPERATOR);
+        (!is_of_connection).then(|| reply.clone())
+    });
+    let order = rights_order(&master.redlock("redis://m"), prefix);
+    let seen = master.execute("redis://m", order).await;
+    let rules = seen.missing.iter().map(MissingRight::rule);
+    rules.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn rights_to_the_keys_of_locks_are_checked_by_prefix_only_if_one_is_set() {
+    let denied_key = "NOPERM No permissions to access a key";
+    let of_prefix = missing_rules(denied_key, "app:").await;
+    let without_prefix = missing_rules(denied_key, "").await;
+    let of_locks = |rules: &BTreeSet<String>| {
+        let mut rules = rules.iter();
+        rules.any(|rule| rule.starts_with("~quorate:fence:"))
+    };
+    assert!(of_locks(&of_prefix), "{of_prefix:?}");
+    assert!(!of_locks(&without_prefix), "{without_prefix:?}");
+    assert!(
+        without_prefix.contains("~quorate:masters"),
+        "{without_prefix:?}"
+    );
+    assert!(without_prefix.is_subset(&of_prefix));
+    // The rights to commands are the same for all keys.
+    let denied_command = "NOPERM User u has no permissions to run the command";
+    let of_prefix = missing_rules(denied_command, "app:").await;
+    assert!(of_prefix.contains("+pttl"), "{of_prefix:?}");
+    assert_eq!(missing_rules(denied_command, "").await, of_prefix);
+}
+
+#[tokio::test]
+async fn only_clients_that_check_markers_are_disconnected_before_a_lost_marker_is_restored() {
+    let clients = [
+        "id=7 addr=a name=quorate/0/00aa:host:9 cmd=ping",
+        "id=8 addr=b name= cmd=set",
+        "id=9 addr=c name=quorate:host:9 cmd=ping",
+    ];
+    let raise = |restores| ChangeOrder::Raise {
+        number: 0,
+        print: "00aa".into(),
+        step: 0,
+        restores,
+    };
+    for (mark, restores, killed) in [
+        (None, true, &["CLIENT KILL ID 7"][..]),
+        (None, false, &[]),
+        (Some("0 00aa"), true, &[]),
+    ] {
+        let master = ScriptedMaster::new(move |command| match command {
+            "CLIENT LIST" => Some(bulk(&clients.join("\n"))),
+            "GET quorate:masters" => mark.map(bulk),
+            _ => None,
+        });
+        let seen = master.execute("redis://m", raise(restores)).await;
+        assert_eq!((seen.fault, seen.ended), (None, 0));
+        assert_eq!(
+            master.commands("CLIENT KILL"),
+            killed,
+            "{mark:?} {restores}"
+        );
+        assert_eq!(master.commands("EVALSHA").len(), 1, "the marker is raised");
+    }
+}
+
+#[test]
+fn number_is_read_from_a_text_or_an_integer() {
+    for (value, number) in [
+        (Value::Bulk(b"7"), Some(7)),
+        (Value::Int(7), Some(7)),
+        (Value::Int(-7), None),
+        (Value::Bulk(b"x"), None),
+        (Value::Nil, None),
+    ] {
+        let owned = OwnedValue::copy_of(&value).expect("the value is no error");
+        assert_eq!(owned.number(), number, "{value:?}");
+    }
+}
+
+#[test]
+fn fault_about_a_missing_right_says_how_to_grant_it() {
+    let fault_of = |rights: Vec<Right>| {
+        let mut missing = Vec::new();
+        for right in rights {
+            MissingRight::add(&mut missing, right, &[Purpose::Changing]);
+        }
+        missing_rights_fault(&missing).map(|fault| fault.to_string())
+    };
+    assert_eq!(fault_of(Vec::new()), None);
+    let command = Right::Command("client|kill".into());
+    let fault = fault_of(vec![command, Right::Keys("quorate:*".into())]);
+    let fault = fault.expect("a right is missing");
+    assert!(
+        fault.contains("CLIENT KILL") && fault.contains("quorate:*"),
+        "{fault}"
+    );
+    assert!(fault.contains("ACL SETUSER <user> +client|kill"), "{fault}");
+    let fault = fault_of(vec![Right::Unknown("client".into())]);
+    let fault = fault.expect("a command is missing");
+    assert!(
+        fault.contains("rename-command has renamed these commands"),
+        "{fault}"
+    );
+    assert!(!fault.contains("ACL SETUSER"), "{fault}");
+}

@@ -1,0 +1,115 @@
+//! Tests of replies that end a handshake.
+
+use super::*;
+
+/// Sends `replies` to the link as the replies to the handshake. Returns the fault that ends the handshake; empty if
+/// none does.
+fn fault_of_handshake(bench: &mut Bench, replies: &str, now: u64) -> String {
+    bench.push_request(1, acquire(1));
+    bench.receive_bytes(replies.as_bytes(), now);
+    bench.link.tick(at(now));
+    let answers = bench.recorded.take_all();
+    assert_eq!(
+        answers.is_empty(),
+        bench.link.stage() == Stage::Transfer,
+        "the request must fail together with the handshake: {answers:?}"
+    );
+    let faults = answers.into_iter().filter_map(|(_, answer)| answer.err());
+    faults.map(|fault| fault.to_string()).collect()
+}
+
+/// The replies to the first message of a handshake, with another reply at `index`.
+fn greeting_with(index: usize, reply: &str) -> String {
+    let mut replies = GREETING;
+    replies[index] = reply;
+    replies.concat()
+}
+
+#[test]
+fn handshake_ends_with_a_fault_that_names_the_bad_reply() {
+    let push = ">3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$1\r\ny\r\n";
+    for (replies, expected) in [
+        (push.to_owned(), "before the client subscribed"),
+        (greeting_with(0, "+OK\r\n"), "HELLO"),
+        (greeting_with(4, ":1\r\n"), "request Info is malformed"),
+        (
+            greeting_with(4, "-ERR unknown command 'INFO', with args\r\n"),
+            "does not have the command INFO",
+        ),
+        (greeting_with(4, "-LOADING x\r\n"), "loading"),
+        (greeting_with(5, ":1\r\n"), "generation marker is malformed"),
+        (greeting_with(6, ":1\r\n"), "is not a SHA1"),
+        (greeting_with(6, "$3\r\nabc\r\n"), "is not a SHA1"),
+        (greeting_with(14, "+OK\r\n"), "request Id is malformed"),
+    ] {
+        let mut bench = Bench::new();
+        bench.link.dialed(at(0));
+        bench.take_written();
+        let fault = fault_of_handshake(&mut bench, &replies, 1);
+        assert!(
+            fault.contains(expected),
+            "the fault must contain {expected:?}: {fault:?}"
+        );
+    }
+}
+
+#[test]
+fn unreadable_age_record_ends_the_handshake_unless_another_program_wrote_the_key() {
+    for (reply, expected) in [
+        ("-WRONGTYPE Operation against a key\r\n", ""),
+        (
+            "-NOPERM No permissions to access a key\r\n",
+            "no right to the age record (ACL SETUSER <user> ~quorate:masters:age)",
+        ),
+        ("-LOADING x\r\n", "loading"),
+        (":5\r\n", "age record is malformed"),
+    ] {
+        let mut bench = Bench::new();
+        let marker = own_marker(&bench);
+        bench.link.dialed(at(0));
+        bench.take_written();
+        bench.receive_bytes(greeting_with(5, &bulk(&marker)).as_bytes(), 0);
+        assert!(bench.take_written().contains(AGE_KEY));
+        let fault = fault_of_handshake(&mut bench, reply, 1);
+        assert_eq!(fault.is_empty(), expected.is_empty(), "{reply}: {fault}");
+        assert!(fault.contains(expected), "{reply}: {fault}");
+        if expected.is_empty() {
+            // A record of another type counts as no record.
+            bench.link.take(at(2));
+            assert_eq!(bench.recorded.kinds(), ["quarantined"]);
+        }
+    }
+}
+
+#[test]
+fn server_that_closed_a_connection_is_probed_before_the_next_handshake() {
+    for (reply, expected) in [
+        ("_\r\n", ""),
+        ("-NOPERM No permissions to access a key\r\n", ""),
+        ("-NOAUTH Authentication required.\r\n", ""),
+        (
+            "-ERR max number of clients reached\r\n",
+            "max number of clients reached",
+        ),
+    ] {
+        let mut bench = Bench::new();
+        bench.link.dialed(at(0));
+        bench
+            .link
+            .cut(Fault::Down("connection closed".into()), at(1));
+        let now = bench.redial(1);
+        bench.take_written();
+        bench.link.dialed(at(now));
+        let probe = bench.take_written();
+        assert!(probe.contains("GET") && !probe.contains("HELLO"), "{probe}");
+        bench.receive_bytes(reply.as_bytes(), now);
+        let is_continued = bench.take_written().contains("HELLO");
+        assert_eq!(is_continued, expected.is_empty(), "{reply}");
+        bench.push_request(1, acquire(1));
+        bench.link.tick(at(now));
+        let answers = bench.recorded.take_all();
+        let fault = answers.into_iter().find_map(|(_, answer)| answer.err());
+        let fault = fault.expect("requests are refused until the handshake is complete");
+        assert!(fault.to_string().contains(expected), "{reply}: {fault}");
+    }
+}
