@@ -134,6 +134,20 @@ mod tests {
         assert_eq!(numbered_content(b""), None);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn glance_shows_quotas_and_records_with_their_content() {
+        let redlock = Redlock::in_memory(3);
+        let created = redlock.quota("prizes").create(7).await;
+        created.expect("every master must answer");
+        let once = redlock.once("report", Duration::from_secs(60));
+        once.create().await.expect("every master must answer");
+        let expected = [
+            SeenValue::new(b"prizes".to_vec(), SeenContent::Quota(7)),
+            SeenValue::new(b"report".to_vec(), SeenContent::Once(None)),
+        ];
+        assert_eq!(redlock.glance_at_values().await, expected);
+    }
+
     #[test]
     fn content_is_shown_only_if_a_majority_has_it() {
         let quota = |number, units| (number, SeenContent::Quota(units));

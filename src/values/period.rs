@@ -25,26 +25,27 @@ pub(crate) struct Period {
 impl Periods {
     /// The period of a call that is made at `now`, in milliseconds since 1970; an error text if the period is invalid.
     pub(crate) fn current_period(&self, now: u64) -> Result<Period, &'static str> {
-        let (length, start) = match self {
-            Self::Every(length) => (*length, None),
-            Self::One(period) => {
-                let span = period.end.duration_since(period.start);
-                let since_epoch = period.start.duration_since(SystemTime::UNIX_EPOCH);
-                let start = since_epoch.map_err(|_| "the period begins before 1970")?;
-                (span.unwrap_or_default(), Some(millis(start)))
+        match self {
+            Self::Every(length) => {
+                let length = valid_length(*length)?;
+                let start = now - now % length;
+                Ok(Period { start, length })
             }
-        };
-        let length = match millis(length) {
-            0 => return Err("the period is 0: it must be at least 1ms"),
-            length @ 1..=LONGEST_PERIOD_MS => length,
-            _ => return Err("the period is longer than ten years, which is the maximum"),
-        };
-        let start = start.unwrap_or(now - now % length);
-        Ok(Period { start, length })
+            Self::One(range) => Period::of(range),
+        }
     }
 }
 
 impl Period {
+    /// The period that a caller has computed; an error text if it is invalid.
+    pub(crate) fn of(range: &Range<SystemTime>) -> Result<Self, &'static str> {
+        let start = range.start.duration_since(SystemTime::UNIX_EPOCH);
+        let start = millis(start.map_err(|_| "the period begins before 1970")?);
+        let length = range.end.duration_since(range.start).unwrap_or_default();
+        let length = valid_length(length)?;
+        Ok(Self { start, length })
+    }
+
     /// Returns `None` if the work of this period must be done. Otherwise returns the start of the next period that is
     /// not done.
     ///
@@ -57,6 +58,15 @@ impl Period {
             self.start
                 .saturating_add(periods_done.saturating_mul(self.length)),
         )
+    }
+}
+
+/// The length of a period in milliseconds; an error text if no period may have it.
+fn valid_length(length: Duration) -> Result<u64, &'static str> {
+    match millis(length) {
+        0 => Err("the period is 0: it must be at least 1ms"),
+        length @ 1..=LONGEST_PERIOD_MS => Ok(length),
+        _ => Err("the period is longer than ten years, which is the maximum"),
     }
 }
 

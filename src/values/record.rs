@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use super::error::ValueError;
-use super::period::Periods;
+use super::period::Period;
 use super::register::KnownValue;
 use super::value::parse_number;
 use crate::node::note::MAX_NOTE_LEN;
@@ -27,8 +27,7 @@ impl OnceRecord<'_> {
     /// Whether this period is recorded as done. A later period in the record counts as well. `false` if the period is
     /// empty, begins before 1970 or is longer than ten years: such a period cannot be recorded.
     pub fn is_done(&self, period: &Range<SystemTime>) -> bool {
-        let period = Periods::One(period.clone()).current_period(0);
-        period.is_ok_and(|period| period.next_start_if_done(self.last).is_some())
+        Period::of(period).is_ok_and(|period| period.next_start_if_done(self.last).is_some())
     }
 
     /// The note that was stored with the record ([`Turn::note`](crate::Turn::note)); empty if there is none.
@@ -111,5 +110,50 @@ impl<'a> Stored<'a> {
         let last = last.map_or_else(|| Self::NEVER.to_owned(), |start| start.to_string());
         let space = if note.is_empty() { "" } else { " " };
         Ok(format!("once {last}{space}{note}").into_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Redlock;
+
+    #[tokio::test(start_paused = true)]
+    async fn period_is_done_if_it_or_a_later_one_is_recorded() {
+        let redlock = Redlock::in_memory(3);
+        let once = redlock.once("job", Duration::from_secs(1));
+        once.create().await.expect("every master must answer");
+        let guard = redlock.acquire("job").await.expect("the lock is free");
+        let new_record = once.record(&guard).await.expect("the record exists");
+        let at = |secs| SystemTime::UNIX_EPOCH + Duration::from_secs(secs);
+        assert!(!new_record.is_done(&(at(0)..at(1))), "nothing is recorded");
+        let record = OnceRecord {
+            last: Some(5_000),
+            ..new_record
+        };
+        let twenty_years = 20 * 365 * 24 * 3600;
+        for (period, is_done) in [
+            (at(4)..at(5), true),
+            (at(5)..at(6), true),
+            (at(6)..at(7), false),
+            (at(5)..at(5), false),
+            (at(5)..at(5 + twenty_years), false),
+            (
+                SystemTime::UNIX_EPOCH - Duration::from_secs(1)..at(1),
+                false,
+            ),
+        ] {
+            assert_eq!(record.is_done(&period), is_done, "{period:?}");
+        }
+    }
+
+    #[test]
+    fn note_longer_than_the_limit_is_not_stored() {
+        let longest = "x".repeat(MAX_NOTE_LEN);
+        let text = Stored::text(Some(5), &longest).expect("the note is not too long");
+        assert_eq!(text, format!("once 5 {longest}").into_bytes());
+        let error = Stored::text(Some(5), &format!("{longest}x"));
+        assert!(matches!(error, Err(ValueError::Invalid(_))), "{error:?}");
+        assert_eq!(Stored::text(None, ""), Ok(b"once never".to_vec()));
     }
 }
