@@ -197,11 +197,26 @@ mod tests {
 
     #[test]
     fn marker_is_not_written_to_masters_of_another_generation_or_an_unfinished_replacement() {
+        assert!(survey([NO; 6]).is_change());
         assert!(survey([NO; 6]).unmarkable()[0].starts_with("next_masters is set"));
+        assert!(!survey_at(1, &[(4, None); 3]).is_change());
         assert!(survey_at(1, &[(4, None); 3]).unmarkable().is_empty());
         // The marker number 3 is that of an unfinished replacement, which leads to generation 1.
         let unmarkable = survey_at(1, &[(4, None), (3, None), (4, None)]).unmarkable();
         assert_lines(&unmarkable, &["b: "], "belongs to another generation");
+        // A marker of other masters, or of a later replacement, is reported once.
+        let mut of_others = survey_at(1, &[(4, None), (4, None), (5, None)]);
+        let marker = Marker {
+            number: 4,
+            print: Fingerprint::new(["x"]),
+            name: None,
+        };
+        of_others.masters[1].seen.mark = Some(marker.to_string());
+        assert_lines(
+            &of_others.unmarkable(),
+            &["b: ", "c: "],
+            "belongs to other masters or a later replacement",
+        );
         // A marker without the configured name can get the name. A marker that bears another name is an obstacle.
         let survey = survey_at(0, &[(0, None), (0, Some(Fingerprint::new(["other"])))]);
         let named = survey.configuration.named(Some("shop"));

@@ -140,8 +140,7 @@ impl Survey {
 
     /// Whether the marker belongs to a later replacement of the masters than this one.
     pub(super) fn is_later(&self, marker: Marker) -> bool {
-        let is_unknown = self.configuration.print_at(marker.number).is_none();
-        is_unknown && marker.number >= self.configuration.first_marker()
+        self.configuration.is_older_than(marker.number)
     }
 
     /// The stage of the replacement, derived from the generation markers of the masters.

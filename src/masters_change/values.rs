@@ -219,6 +219,20 @@ mod tests {
     }
 
     #[test]
+    fn one_line_is_shown_for_each_value_that_was_removed() {
+        let value = |name: &str, is_carried| CarriedValue {
+            name: name.into(),
+            is_carried,
+        };
+        let values = [value("kept", true), value("stale", false)];
+        let texts: Vec<String> = removed_texts(&values).collect();
+        assert_eq!(
+            texts,
+            ["\"stale\": removed, because no old master has the value"]
+        );
+    }
+
+    #[test]
     fn values_not_copied_because_masters_denied_permission_are_listed_separately() {
         let mut results = CarryResults::default();
         let denied_error = || Err(failed_acquire(Fault::Denied("NOPERM".into())));

@@ -179,6 +179,12 @@ impl Configuration {
         }
     }
 
+    /// Whether a marker with this number belongs to a later replacement of the masters than the last one that this
+    /// configuration knows.
+    pub(crate) fn is_older_than(self, number: u64) -> bool {
+        number.div_ceil(4) > self.step().div_ceil(2)
+    }
+
     /// All markers with which a master admits this client. Without a configured name, a marker that bears a name admits
     /// the client as well.
     pub(crate) fn markers(self) -> impl Iterator<Item = Marker> {
@@ -353,6 +359,19 @@ mod tests {
             listed.sort();
             assert_eq!(admitting, listed, "step {}", client.step());
             assert_eq!(client.needs_no_marker(), client.step() < 2);
+        }
+    }
+
+    #[test]
+    fn configuration_is_older_than_the_markers_of_later_replacements_only() {
+        let [a, b, _] = prints();
+        for (next, last) in [(None, 12), (Some(b), 16)] {
+            let client = Configuration::new(3, a, next);
+            for number in 0..24 {
+                assert_eq!(client.is_older_than(number), number > last, "{number}");
+                let is_known = client.print_at(number).is_some();
+                assert_eq!(is_known, (9..=last).contains(&number), "{number}");
+            }
         }
     }
 

@@ -485,6 +485,12 @@ fn owner_is_reported_only_if_a_majority_of_the_next_masters_did_not_raise_the_co
     assert_eq!(held_by_owners(&[3, 4], &[]), 1);
     assert_eq!(held_by_owners(&[3], &[5]), 1);
     assert_eq!(held_by_owners(&[0, 1, 2], &[]), 0);
+    // The counters of different locks were refused, each by one master.
+    let surveyed = begun_with(|index, seen| {
+        let lock = format!("lock-{index}").into_bytes();
+        seen.owned = vec![(lock, b"owner".to_vec())];
+    });
+    assert_eq!(surveyed.held_by_owners(), [""; 0]);
 }
 
 #[test]

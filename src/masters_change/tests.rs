@@ -1,0 +1,343 @@
+//! Tests of the steps of a replacement on masters in memory.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::*;
+use crate::node::change::ChangeSeen;
+use crate::node::memory::MemoryNode;
+use crate::node::{Fault, Node, NodeName, Reply, Request};
+use crate::runtime::BoxFuture;
+
+/// A master that stores one value, or none, and counts the orders of operators.
+struct CountingNode {
+    name: NodeName,
+    stored: Vec<Vec<u8>>,
+    orders: AtomicUsize,
+}
+
+impl Node for CountingNode {
+    fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    fn send(&self, _: Request, reply: Reply) {
+        reply.answer(Err(Fault::OutOfMemory));
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        Box::pin(async {})
+    }
+
+    fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
+        self.orders.fetch_add(1, Ordering::Relaxed);
+        let lists_keys = matches!(order, ChangeOrder::Rights { keys: None, .. });
+        let stored = if lists_keys {
+            self.stored.clone()
+        } else {
+            Vec::new()
+        };
+        Box::pin(async move {
+            ChangeSeen {
+                stored,
+                ..ChangeSeen::default()
+            }
+        })
+    }
+}
+
+#[tokio::test]
+async fn rights_are_checked_a_second_time_only_if_a_master_stores_a_value() {
+    for (stored, order_count) in [(Vec::new(), 1), (vec![b"job".to_vec()], 2)] {
+        let node = |index: usize| CountingNode {
+            name: NodeName::new(format!("m{index}")),
+            stored: if index == 1 {
+                stored.clone()
+            } else {
+                Vec::new()
+            },
+            orders: AtomicUsize::new(0),
+        };
+        let nodes: Vec<_> = (0..6).map(|index| Arc::new(node(index))).collect();
+        let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
+        let urls = |range: Range<u16>| range.map(|port| format!("redis://m:{}", 7000 + port));
+        let redlock = Redlock::builder().masters(urls(0..3));
+        let redlock = redlock.next_masters(urls(3..6)).nodes(dyn_nodes.collect());
+        let redlock = redlock.build().expect("good settings");
+        redlock.survey().await.expect("the masters have markers");
+        let orders = nodes.iter().map(|node| node.orders.load(Ordering::Relaxed));
+        assert_eq!(orders.collect::<Vec<_>>(), [order_count; 6]);
+    }
+}
+
+#[test]
+fn wait_before_the_step_open_allows_for_clocks_that_drift_by_one_percent() {
+    let redlock = Redlock::builder().masters(["redis://a", "redis://b", "redis://c"]);
+    let redlock = redlock.next_masters(["redis://d", "redis://e", "redis://f"]);
+    let redlock = redlock.max_ttl(Duration::from_secs(30)).build();
+    let redlock = redlock.expect("good settings");
+    let change = redlock.change().expect("next masters are set");
+    assert_eq!(change.wait(), Duration::from_millis(30_302));
+}
+
+#[test]
+fn change_of_masters_copies_fencing_counters_up_to_9_s_older_than_its_wait() {
+    let hour = Duration::from_secs(3600);
+    for wait in [Duration::from_secs(1), hour] {
+        assert!(
+            counter_age_limit(wait) >= wait + Duration::from_secs(9),
+            "{wait:?}"
+        );
+    }
+}
+
+/// A master in memory that executes the orders of an operator.
+struct ChangedNode {
+    memory: MemoryNode,
+    state: Mutex<ChangeSeen>,
+    /// The names of all orders, for example `Raise`.
+    orders: Mutex<Vec<String>>,
+    /// The name of the orders that fail; empty if none does.
+    failing: Mutex<&'static str>,
+    /// The lock keys of the values that the master lists.
+    names: Vec<Vec<u8>>,
+}
+
+impl ChangedNode {
+    fn mark(&self) -> String {
+        let mark = self.state().mark.clone().unwrap_or_default();
+        mark.split(' ').next().unwrap_or_default().to_owned()
+    }
+
+    /// Raises the number of the marker, and never lowers it.
+    fn raise(&self, number: u64, print: &str) {
+        let is_lower = self.mark().parse::<u64>().is_ok_and(|mark| number < mark);
+        if !is_lower {
+            self.state().mark = Some(format!("{number} {print}"));
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, ChangeSeen> {
+        self.state.lock().expect("no test thread has panicked")
+    }
+
+    fn fail(&self, order: &'static str) {
+        *self.failing.lock().expect("no test thread has panicked") = order;
+    }
+
+    fn order_count(&self, name: &str) -> usize {
+        let orders = self.orders.lock().expect("no test thread has panicked");
+        orders.iter().filter(|order| *order == name).count()
+    }
+
+    fn execute(&self, order: &ChangeOrder) -> ChangeSeen {
+        let text = format!("{order:?}");
+        let name = text.split([' ', '(']).next().unwrap_or_default().to_owned();
+        let failing = *self.failing.lock().expect("no test thread has panicked");
+        let fault = (name == failing).then_some(Fault::OutOfMemory);
+        if let (ChangeOrder::Raise { number, print, .. }, None) = (order, &fault) {
+            self.raise(*number, print);
+        }
+        let lists_names = name == "Values";
+        let orders = self.orders.lock();
+        orders.expect("no test thread has panicked").push(name);
+        ChangeSeen {
+            fault,
+            names: self.names.iter().filter(|_| lists_names).cloned().collect(),
+            ..self.state().clone()
+        }
+    }
+}
+
+impl Node for ChangedNode {
+    fn name(&self) -> &NodeName {
+        self.memory.name()
+    }
+
+    fn send(&self, request: Request, reply: Reply) {
+        self.memory.send(request, reply);
+    }
+
+    fn idle(&self) -> BoxFuture<()> {
+        self.memory.idle()
+    }
+
+    fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
+        let seen = self.execute(&order);
+        Box::pin(async move { seen })
+    }
+}
+
+/// Three old masters and three next masters. Each master lists the values under these lock keys.
+fn six_masters(names: &[&str]) -> Vec<Arc<ChangedNode>> {
+    let master = |index: usize| ChangedNode {
+        memory: MemoryNode::new(&format!("m{index}")),
+        state: Mutex::new(ChangeSeen {
+            run_id: Some(format!("run-{index}")),
+            ..ChangeSeen::default()
+        }),
+        orders: Mutex::default(),
+        failing: Mutex::new(""),
+        names: names.iter().map(|name| name.as_bytes().to_vec()).collect(),
+    };
+    (0..6).map(|index| Arc::new(master(index))).collect()
+}
+
+/// A client that is configured to replace the old masters at this generation.
+fn redlock_on(masters: &[Arc<ChangedNode>], generation: u64) -> Redlock {
+    let urls = |range: Range<u16>| range.map(|port| format!("redis://m:{}", 7000 + port));
+    let nodes = masters.iter().map(|master| master.clone() as Arc<dyn Node>);
+    let redlock = Redlock::builder()
+        .masters(urls(0..3))
+        .next_masters(urls(3..6));
+    let redlock = redlock
+        .masters_generation(generation)
+        .nodes(nodes.collect());
+    redlock.build().expect("good settings")
+}
+
+/// Creates a quota with this name on these masters only.
+async fn create_quota(masters: &[Arc<ChangedNode>], name: &str) {
+    let nodes = masters
+        .iter()
+        .map(|master| Arc::new(master.memory.clone()) as Arc<dyn Node>);
+    let redlock = Redlock::builder().nodes(nodes.collect()).build();
+    let redlock = redlock.expect("good settings");
+    redlock
+        .quota(name)
+        .create(7)
+        .await
+        .expect("every master answers");
+}
+
+/// Executes the steps `begin`, `close` and `closed`, and waits until the step `open` may follow.
+async fn close(change: &MastersChange<'_>) -> Survey {
+    change.begin().await.expect("the next masters are ready");
+    change.close().await.expect("all old masters answer");
+    let closed = change.closed().await.expect("the old masters are closed");
+    tokio::time::advance(change.wait()).await;
+    closed
+}
+
+/// The text of the error of a step.
+#[track_caller]
+fn error_of(result: Result<Survey, ChangeError>) -> String {
+    result
+        .expect_err("a condition of the step is not met")
+        .to_string()
+}
+
+fn marks(masters: &[Arc<ChangedNode>]) -> Vec<String> {
+    masters.iter().map(|master| master.mark()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_step_raises_the_markers_of_all_masters_once_the_steps_before_it_are_done() {
+    let masters = six_masters(&[]);
+    let redlock = redlock_on(&masters, 0);
+    let change = redlock.change().expect("next masters are set");
+    let closed = close(&change).await;
+    assert_eq!(marks(&masters), ["1"; 6]);
+    for early in [change.open_again().await, change.finish().await] {
+        let error = error_of(early);
+        assert!(error.contains("the next masters are not open"), "{error}");
+    }
+    masters[5].fail("Raise");
+    let opened = change
+        .open(&closed)
+        .await
+        .expect("the other masters answer");
+    assert_eq!(opened.stage(), ChangeStage::Open);
+    assert_eq!(marks(&masters), ["2", "2", "2", "2", "2", "1"]);
+    masters[5].fail("");
+    change
+        .open_again()
+        .await
+        .expect("the next masters are open");
+    assert_eq!(marks(&masters), ["2"; 6]);
+    let finished = change.finish().await.expect("the next masters are open");
+    assert_eq!(finished.stage(), ChangeStage::Finished);
+    assert_eq!(marks(&masters), ["4"; 6]);
+    let orders = |name| {
+        masters
+            .iter()
+            .map(|master| master.order_count(name))
+            .sum::<usize>()
+    };
+    assert_eq!(orders("Counters"), 6);
+    assert_eq!(orders("Carry"), 0, "there are no fencing counters to copy");
+}
+
+#[tokio::test(start_paused = true)]
+async fn step_begin_copies_no_values_once_the_next_masters_are_open() {
+    let masters = six_masters(&[]);
+    let redlock = redlock_on(&masters, 0);
+    let change = redlock.change().expect("next masters are set");
+    let closed = close(&change).await;
+    let lists = || masters[0].order_count("Values");
+    assert_eq!(lists(), 2, "the steps begin and close copy values");
+    change.open(&closed).await.expect("all masters answer");
+    assert_eq!(lists(), 3);
+    let begun = change.begin().await.expect("all masters answer");
+    assert_eq!((begun.stage(), lists()), (ChangeStage::Open, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn step_begin_waits_until_the_previous_replacement_has_opened_its_masters() {
+    let masters = six_masters(&[]);
+    let redlock = redlock_on(&masters, 1);
+    let change = redlock.change().expect("next masters are set");
+    let print = change.configuration.print_at(2).expect("the old masters");
+    for (number, is_refused) in [(None, true), (Some(1), true), (Some(2), false)] {
+        for master in &masters[..2] {
+            master.state().mark = number.map(|number| format!("{number} {print}"));
+        }
+        let begun = change.begin().await;
+        assert_eq!(begun.is_err(), is_refused, "{number:?}");
+        if is_refused {
+            let error = error_of(begun);
+            let expected = "the previous replacement has not completed its step `open`";
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn step_open_is_refused_if_old_masters_restarted_since_they_were_closed() {
+    let masters = six_masters(&[]);
+    let redlock = redlock_on(&masters, 0);
+    let change = redlock.change().expect("next masters are set");
+    let closed = close(&change).await;
+    for master in &masters[..2] {
+        master.state().run_id = Some(format!("restarted-{}", master.name()));
+    }
+    let error = error_of(change.open(&closed).await);
+    let expected = "too few of the old masters have stayed closed and running since";
+    assert!(error.contains(expected), "{error}");
+    assert_eq!(marks(&masters), ["1"; 6]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_step_open_reports_the_values_that_it_has_removed() {
+    for (lost, expected) in [
+        (false, "no majority of the next masters is open"),
+        (true, "\"partial\": lost"),
+    ] {
+        let masters = six_masters(&["stale", "partial"]);
+        let redlock = redlock_on(&masters, 0);
+        let change = redlock.change().expect("next masters are set");
+        // No old master has this value.
+        create_quota(&masters[3..], "stale").await;
+        if lost {
+            create_quota(&masters[..1], "partial").await;
+        }
+        let closed = close(&change).await;
+        for master in &masters[3..5] {
+            master.fail("Raise");
+        }
+        let error = error_of(change.open(&closed).await);
+        assert!(error.contains(expected), "{error}");
+        assert!(error.contains("\"stale\": removed"), "{error}");
+    }
+}
