@@ -100,6 +100,8 @@ struct ChangedNode {
     orders: Mutex<Vec<String>>,
     /// The name of the orders that fail; empty if none does.
     failing: Mutex<&'static str>,
+    /// The fault of every request that writes or removes a value; `None` if the master executes them.
+    write_fault: Mutex<Option<Fault>>,
     /// The lock keys of the values that the master lists.
     names: Vec<Vec<u8>>,
 }
@@ -156,7 +158,12 @@ impl Node for ChangedNode {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        self.memory.send(request, reply);
+        let write_fault = self.write_fault.lock();
+        let write_fault = write_fault.expect("no test thread has panicked").clone();
+        match write_fault.filter(|_| matches!(request, Request::Write { .. })) {
+            Some(fault) => reply.answer(Err(fault)),
+            None => self.memory.send(request, reply),
+        }
     }
 
     fn idle(&self) -> BoxFuture<()> {
@@ -179,6 +186,7 @@ fn six_masters(names: &[&str]) -> Vec<Arc<ChangedNode>> {
         }),
         orders: Mutex::default(),
         failing: Mutex::new(""),
+        write_fault: Mutex::default(),
         names: names.iter().map(|name| name.as_bytes().to_vec()).collect(),
     };
     (0..6).map(|index| Arc::new(master(index))).collect()
@@ -339,5 +347,40 @@ async fn failed_step_open_reports_the_values_that_it_has_removed() {
         let error = error_of(change.open(&closed).await);
         assert!(error.contains(expected), "{error}");
         assert!(error.contains("\"stale\": removed"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn step_open_says_why_a_value_was_not_copied_or_removed() {
+    let denied = || Fault::Denied("NOPERM no right to SET".into());
+    for (name, holders, fault, expected) in [
+        (
+            "prizes",
+            0..3,
+            Fault::OutOfMemory,
+            "too few masters could store it",
+        ),
+        ("prizes", 0..3, denied(), "a right is missing"),
+        (
+            "stale",
+            3..6,
+            Fault::OutOfMemory,
+            "too few masters could store it",
+        ),
+        ("stale", 3..6, denied(), "a right is missing"),
+    ] {
+        let masters = six_masters(&[name]);
+        let redlock = redlock_on(&masters, 0);
+        let change = redlock.change().expect("next masters are set");
+        let closed = close(&change).await;
+        create_quota(&masters[holders], name).await;
+        for master in &masters[3..] {
+            let write_fault = master.write_fault.lock();
+            *write_fault.expect("no test thread has panicked") = Some(fault.clone());
+        }
+        let error = error_of(change.open(&closed).await);
+        assert!(error.contains(expected), "{name}: {error}");
+        assert!(!error.contains("removed,"), "{name}: {error}");
+        assert_eq!(marks(&masters), ["1"; 6], "no master was opened");
     }
 }

@@ -263,7 +263,7 @@ mod tests {
     use std::error::Error;
 
     use super::*;
-    use crate::error::BuildError;
+    use crate::error::{BuildError, FailedAcquire};
     use crate::node::{NodeName, Phase};
 
     fn trouble(outcomes: &[NodeOutcome]) -> ValueTrouble {
@@ -278,6 +278,23 @@ mod tests {
             name: "prizes".into(),
             reports: outcomes.iter().enumerate().map(report).collect(),
         }
+    }
+
+    #[test]
+    fn error_of_a_value_whose_lock_is_held_has_the_details_of_the_acquire() {
+        let failed = FailedAcquire {
+            resource: "prizes".into(),
+            waited: std::time::Duration::ZERO,
+            attempts: 1,
+            reports: Vec::new(),
+            held_here: false,
+            foreign: true,
+            note: None,
+            majority: crate::protocol::quorum::Quorum::new(3),
+        };
+        let error = ValueError::NotAcquired(AcquireError::HeldByOther(failed));
+        let details = error.details();
+        assert!(details.contains("use another name or prefix"), "{details}");
     }
 
     #[test]

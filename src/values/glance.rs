@@ -128,7 +128,7 @@ mod tests {
         ] {
             assert_eq!(content_of(rest), Some((1721, content)), "{rest}");
         }
-        for rest in ["quota -1", "quota", "once x", "other 7", ""] {
+        for rest in ["quota -1", "quota 7 8", "quota", "once x", "other 7", ""] {
             assert_eq!(content_of(rest), None, "{rest}");
         }
         assert_eq!(numbered_content(b""), None);

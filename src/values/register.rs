@@ -359,3 +359,36 @@ impl PendingWrite {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Redlock;
+    use crate::node::Node;
+    use crate::node::memory::{Condition, MemoryNode};
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn value_is_not_written_under_a_lock_that_was_lost() {
+        let masters = ["a", "b", "c"].map(MemoryNode::new);
+        let nodes = masters
+            .iter()
+            .map(|master| Arc::new(master.clone()) as Arc<dyn Node>);
+        let redlock = Redlock::builder().nodes(nodes.collect()).build();
+        let redlock = redlock.expect("good settings");
+        let quota = redlock.quota("prizes");
+        quota.create(7).await.expect("every master answers");
+        let guard = redlock.acquire("prizes").await.expect("the lock is free");
+        let register = Register::under(&guard).expect("the lock is fenced");
+        let value = register.read().await.expect("the value exists");
+        for master in &masters {
+            master.set_condition(Condition::Down);
+        }
+        tokio::time::sleep(Duration::from_secs(3_600)).await;
+        let written = value.write(b"quota 6").await;
+        assert!(
+            matches!(written, Err(ValueError::LockLost(_))),
+            "{written:?}"
+        );
+    }
+}

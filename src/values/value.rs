@@ -166,3 +166,20 @@ pub(crate) fn parse_number(text: &str) -> Option<u64> {
     let is_plain = text.bytes().all(|digit| digit.is_ascii_digit());
     is_plain.then(|| text.parse().ok())?
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_about_a_value_of_another_kind_quotes_only_its_beginning() {
+        let value = NamedValue::new(&Redlock::in_memory(1), b"prizes", "quota");
+        for len in [0, MAX_QUOTED_BYTES, MAX_QUOTED_BYTES + 1, 1_000] {
+            let error = value.other_kind_error(&vec![b'x'; len]);
+            let ValueError::OtherKind { found, .. } = error else {
+                panic!("another error: {error:?}");
+            };
+            assert_eq!(found, "x".repeat(len.min(24)));
+        }
+    }
+}

@@ -228,7 +228,11 @@ mod tests {
 
     /// Decodes an error about one of two requests, which a line of the script raised. Returns the other answer, and for
     /// each line of the script whether the fault names the command in this line.
-    fn faults_by_line(run: &[Queued], script: Script, other: Value<'_>) -> (EachAnswer, Vec<bool>) {
+    fn faults_by_line(
+        run: &[Queued],
+        script: Script,
+        other: &Value<'_>,
+    ) -> (EachAnswer, Vec<bool>) {
         let mut answers = Vec::new();
         let lines = 1..=script.row().source.lines().count() + 1;
         let is_named = lines.map(|line| {
@@ -261,11 +265,12 @@ mod tests {
             [(); 2].map(|()| Queued::new(request(), Reply::ignored()))
         };
         let (run, counter) = (run_of(&acquire), Some(9));
-        let (other, is_named) = faults_by_line(&run, Script::AcquireMany, Value::Int(9));
+        let (other, is_named) = faults_by_line(&run, Script::AcquireMany, &Value::Int(9));
         assert_eq!(other, Some(Ok(Answer::Granted { counter })));
         assert!(is_named.contains(&true) && is_named.contains(&false));
         let run = run_of(&release);
-        let (other, is_named) = faults_by_line(&run, Script::ReleaseMany, Value::Bulk(&[NOT_OURS]));
+        let (other, is_named) =
+            faults_by_line(&run, Script::ReleaseMany, &Value::Bulk(&[NOT_OURS]));
         assert_eq!(other, Some(Ok(Answer::Released(false))));
         assert!(is_named.contains(&true) && is_named.contains(&false));
     }

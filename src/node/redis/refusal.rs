@@ -399,6 +399,7 @@ pub(super) fn brief_text(text: &str) -> Arc<str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::marker::Fingerprint;
 
     #[test]
     fn generation_marker_error_is_recognised_only_at_the_beginning_of_a_server_error() {
@@ -409,6 +410,31 @@ mod tests {
             server_fault(b"ERR x quorate: masters 2"),
             Fault::Server(_)
         ));
+    }
+
+    #[test]
+    fn client_with_a_name_is_told_whether_the_marker_is_missing_or_has_another_name() {
+        let print = Fingerprint::new(["a"]);
+        let named = Configuration::new(0, print, None).named(Some("shop"));
+        let fault_of = |marker| {
+            let fault = admission_fault(named, marker);
+            fault.map(|fault| fault.to_string()).unwrap_or_default()
+        };
+        let marker_named = |name| Marker {
+            number: 0,
+            print,
+            name,
+        };
+        let fault = fault_of(None);
+        assert!(
+            fault.contains("this server has no generation marker"),
+            "{fault}"
+        );
+        for other_name in [None, Some(Fingerprint::new(["other"]))] {
+            let fault = fault_of(Some(marker_named(other_name)));
+            assert!(fault.contains("does not bear the name"), "{fault}");
+        }
+        assert_eq!(fault_of(Some(marker_named(named.name()))), "");
     }
 
     #[test]

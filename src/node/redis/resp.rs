@@ -339,6 +339,11 @@ mod tests {
             parse_whole(b"|1\r\n+ttl\r\n:3\r\n>1\r\n+message\r\n"),
             Value::Push(vec![Value::Simple(b"message")])
         );
+        assert_eq!(parse_whole(b"|0\r\n:5\r\n"), Value::Int(5));
+        assert_eq!(
+            parse_whole(b"|2\r\n+ttl\r\n:3\r\n+age\r\n:4\r\n:5\r\n"),
+            Value::Int(5)
+        );
     }
 
     #[test]

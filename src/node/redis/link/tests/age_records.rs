@@ -81,7 +81,12 @@ fn age_record_is_read_at_once_after_a_script_found_it_too_young() {
     assert!(bench.take_written().contains("EVALSHA"));
     let young = b"-ERR quorate: age record too young by 29500\r\n";
     bench.receive_bytes(young, 2);
-    assert_eq!(bench.recorded.kinds(), ["quarantined"]);
+    let quarantined = |number, left| (number, Err(Fault::Quarantined(ms(left))));
+    assert_eq!(bench.recorded.take_all(), [quarantined(1, 29_500)]);
+    // The votes do not count until then, so the next acquire is not sent.
+    bench.push_request(2, acquire(2));
+    bench.link.take(at(3));
+    assert_eq!(bench.recorded.take_all(), [quarantined(2, 29_499)]);
     load_age(&mut bench, 2);
     assert_eq!(take_age_calls(&mut bench, 2).len(), 1);
 }
@@ -103,4 +108,34 @@ fn abandoned_link_has_ended() {
     bench.link.abandon();
     assert_eq!(bench.link.stage(), Stage::End);
     assert_eq!(bench.link.wake_at(), None);
+}
+
+/// The master has lost the first marker of a replacement: the marker that the step `begin` writes.
+#[test]
+fn first_marker_of_a_replacement_is_restored_on_old_masters_only() {
+    let name = Bench::new().shared.address.name().clone();
+    for (old_masters, is_restored) in [(vec![name], true), (Vec::new(), false)] {
+        let plain = Arc::into_inner(options(roster(&Arc::default())));
+        let plain = plain.expect("the options are not shared");
+        let [old, next] = ["master:6379", "next:6379"].map(|name| Fingerprint::new([name]));
+        let options = NodeOptions {
+            configuration: Configuration::new(0, old, Some(next)),
+            markers: GenerationMarkers::new(1, old_masters),
+            ..plain
+        };
+        let mut bench = Bench::at("redis://master", Arc::new(options));
+        let marker = own_marker(&bench);
+        assert!(marker.starts_with("0 "), "{marker}");
+        greet_as(&mut bench, "a", "", 0);
+        let other_marker = Marker::read(marker.as_bytes()).expect("a marker");
+        (bench.shared.options.markers).record_marker(&NodeName::new("other"), other_marker, true);
+        bench.push_request(1, acquire(1));
+        bench.link.take(at(1));
+        assert_eq!(bench.recorded.kinds(), ["quarantined"]);
+        bench.take_written();
+        bench.receive_bytes(SHA.as_bytes(), 2);
+        let restored = if is_restored { marker.as_str() } else { "" };
+        let call = ["a", "", "0", restored].map(str::to_owned);
+        assert_eq!(take_age_calls(&mut bench, 2), [call]);
+    }
 }
