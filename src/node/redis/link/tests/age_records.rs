@@ -17,7 +17,10 @@ fn bench_that_restores() -> (Bench, [String; 4]) {
     bench.take_written();
     bench.receive_bytes(SHA.as_bytes(), 2);
     let restore = ["a", "", "0", &marker].map(str::to_owned);
-    assert_eq!(take_age_calls(&mut bench, 2), [restore.clone()]);
+    assert_eq!(
+        take_age_calls(&mut bench, 2),
+        std::slice::from_ref(&restore)
+    );
     (bench, restore)
 }
 
@@ -26,7 +29,10 @@ fn lost_marker_is_restored_again_if_the_server_refused_the_first_call() {
     let (mut bench, restore) = bench_that_restores();
     bench.receive_bytes(b"-OOM command not allowed\r\n", 3);
     assert_eq!(take_age_calls(&mut bench, 1_002), [[""; 4]; 0]);
-    assert_eq!(take_age_calls(&mut bench, 1_003), [restore.clone()]);
+    assert_eq!(
+        take_age_calls(&mut bench, 1_003),
+        std::slice::from_ref(&restore)
+    );
     // The server has lost the script: load it again, together with the call.
     bench.receive_bytes(b"-NOSCRIPT No matching script.\r\n", 1_004);
     bench.link.tick(at(1_004));
