@@ -66,11 +66,9 @@ impl Queued {
 
     /// Splits a request for several locks into one request for each lock.
     pub(in crate::node) fn split(self) -> Vec<Self> {
-        let mut number = 0;
-        let next_number = |_: &Claim| {
-            number += 1;
-            number
-        };
+        // Each lock gets a number of its own, as if it had a session of its own.
+        let mut numbers = usize::MIN..;
+        let next_number = |_: &Claim| numbers.next().unwrap_or(usize::MAX);
         let session_parts = split_by_session(self.request, self.reply, next_number).into_iter();
         let queued_part = |(_, request, reply)| Self::new(request, reply);
         session_parts.map(queued_part).collect()
@@ -332,8 +330,31 @@ mod tests {
         };
         let keys: Vec<String> = requests.iter().map(key_of).collect();
         assert_eq!(keys, ["a", "b", "c", "d"]);
-        mailbox.return_to_front(vec![Queued::new(renewal(), Reply::ignored())]);
+        let returned_requests = [status_request("e"), renewal()];
+        let queued = returned_requests.map(|request| Queued::new(request, Reply::ignored()));
+        mailbox.return_to_front(Vec::from(queued));
         assert!(mailbox.has_any());
+        let mut requests = Vec::new();
+        mailbox.take(8, &mut requests);
+        let keys: Vec<String> = requests.iter().map(key_of).collect();
+        assert_eq!(keys, ["renewal", "e"], "renewals are taken first");
+    }
+
+    #[test]
+    fn returned_request_becomes_overdue_as_if_it_had_not_been_taken() {
+        let limit = Duration::from_millis(100);
+        let mailbox = Mailbox::new();
+        for key in ["a", "b"] {
+            assert!(push_request(&mailbox, status_request(key)));
+        }
+        let mut overdue = Vec::new();
+        mailbox.take_overdue(Instant::from_nanos(0), limit, &mut overdue);
+        assert!(overdue.is_empty());
+        let mut requests = Vec::new();
+        mailbox.take(2, &mut requests);
+        mailbox.return_to_front(requests.split_off(1));
+        mailbox.take_overdue(Instant::from_nanos(0) + limit, limit, &mut overdue);
+        assert_eq!(overdue.len(), 1);
     }
 
     #[test]

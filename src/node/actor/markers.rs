@@ -141,6 +141,16 @@ mod tests {
     }
 
     #[test]
+    fn only_the_masters_that_a_replacement_removes_are_old() {
+        let [a, b, c] = names();
+        let markers = GenerationMarkers::new(3, vec![a.clone(), b.clone()]);
+        assert_eq!(
+            [a, b, c].map(|name| markers.is_old(&name)),
+            [true, true, false]
+        );
+    }
+
+    #[test]
     fn marker_that_rejects_the_client_is_ignored_if_most_masters_show_no_marker() {
         let markers = GenerationMarkers::new(3, Vec::new());
         let [a, b, c] = names();

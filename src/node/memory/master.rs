@@ -216,9 +216,6 @@ impl Master {
     ///
     /// Each entry is a hold's random value and its time of expiry, in milliseconds on the master's clock.
     pub fn standing(&self, key: &[u8]) -> &[([u8; 32], u64)] {
-        if self.holds.is_empty() {
-            return &[];
-        }
         self.holds.get(key).map_or(&[], Vec::as_slice)
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::Master;
 use super::items::{Item, ItemId, ItemKind};
 use crate::node::{
-    Answer, Claim, Class, ExtendItem, Extended, Fairness, Group, Mode, Part, Request, Ticket, Token,
+    Answer, Claim, Class, Ended, ExtendItem, Extended, Fairness, Group, Mode, NoteItem, Part,
+    Permit, Request, Ticket, Token,
 };
 
 /// The time on the master's clock, in microseconds.
@@ -98,6 +99,7 @@ fn key_count_of_a_master_includes_a_queue_until_the_last_waiter_expires() {
         &claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 10))),
         30,
     );
+    assert!(!master.is_empty(NOW));
     // The three keys are the lock, its counter, and its queue.
     assert_eq!(master.len(NOW + 10 * SECOND - 1), 3);
     assert_eq!(master.len(NOW + 10 * SECOND), 2);
@@ -239,4 +241,140 @@ fn status_lists_only_the_holds_that_have_not_expired() {
     };
     let expiry = NOW + 5 * SECOND;
     assert_eq!([holds_at(expiry - 1_000), holds_at(expiry)], [2, 1]);
+}
+
+/// A claim on `keys`, all in the same mode.
+fn group_claim(token: u8, keys: &[&[u8]], mode: &Mode, ticket: Option<Ticket>) -> Arc<Claim> {
+    let part = |key: &&[u8]| Part {
+        key: (*key).into(),
+        mode: mode.clone(),
+    };
+    let group = Group::new(keys.iter().map(part).collect());
+    let claim = Claim::new("", keys[0], Token::from_bytes([token; 16]), true);
+    let claim = claim.with_fairness(Fairness::Fair(ticket.map(Box::new)));
+    Arc::new(claim.with_group(group))
+}
+
+fn assert_granted(answer: &Answer) {
+    assert!(matches!(answer, Answer::Granted { .. }), "{answer:?}");
+}
+
+#[test]
+fn end_of_a_writer_wakes_each_process_of_the_readers_ahead_of_the_next_writer_once() {
+    let reading = Mode::Class(Class::Shared);
+    let mut master = Master::default();
+    assert_granted(&acquire(&mut master, NOW, &claim(1, None), 30));
+    let waiters = [
+        ("aaaaaaaaaaaaaaaa:1", &reading),
+        ("aaaaaaaaaaaaaaaa:2", &reading),
+        ("bbbbbbbbbbbbbbbb:1", &reading),
+        ("cccccccccccccccc:1", &Mode::Exclusive),
+        ("dddddddddddddddd:1", &reading),
+    ];
+    for (number, (waiter, mode)) in (2..).zip(waiters) {
+        let place = ticket(waiter, u64::from(number), 60);
+        let waiting = group_claim(number, &[b"nightly"], mode, Some(place));
+        let answer = acquire(&mut master, NOW, &waiting, 30);
+        assert!(matches!(answer, Answer::Refused { .. }), "{answer:?}");
+    }
+    let writer = group_claim(1, &[b"nightly"], &Mode::Exclusive, None);
+    release(&mut master, NOW, &writer);
+    assert_eq!(woken(&mut master), ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"]);
+}
+
+#[test]
+fn number_of_a_hold_is_confirmed_only_for_the_single_hold_of_its_owner() {
+    let owner = Mode::Class(Class::Owner("me".into()));
+    let [first, second] = [1, 2].map(|token| group_claim(token, &[b"nightly"], &owner, None));
+    let mut master = Master::default();
+    let confirm = |master: &mut Master, claim: &Arc<Claim>, token| {
+        let claim = claim.clone();
+        master.apply(NOW, &Request::Confirm { claim, token })
+    };
+    let not_held = confirm(&mut master, &first, NOW);
+    assert_eq!(not_held, Ok(Answer::NotOurs));
+    assert_granted(&acquire(&mut master, NOW, &first, 30));
+    let counter = master.peek(NOW, b"nightly").counter.expect("a counter");
+    let too_low = confirm(&mut master, &first, counter - 1);
+    assert_eq!(too_low, Ok(Answer::CounterAbove(counter)));
+    let alone = confirm(&mut master, &first, counter + 1);
+    assert_eq!(alone, Ok(Answer::Confirmed));
+    assert_eq!(master.peek(NOW, b"nightly").counter, Some(counter + 1));
+    assert_granted(&acquire(&mut master, NOW, &second, 30));
+    let with_another = confirm(&mut master, &first, counter + 2);
+    assert_eq!(with_another, Ok(Answer::NotAlone));
+}
+
+#[test]
+fn release_deletes_the_note_of_each_kind_of_lock() {
+    let slot = Permit::new(b"seats"[..].into(), 1, 2);
+    let permit = Claim::new("", &slot.key(), Token::from_bytes([3; 16]), true);
+    let permit = permit.with_fairness(Fairness::Fair(None));
+    let kinds = [
+        ("plain", claim(1, None)),
+        (
+            "group",
+            group_claim(2, &[b"a", b"b"], &Mode::Exclusive, None),
+        ),
+        ("permit", Arc::new(permit.with_permit(slot))),
+    ];
+    for (kind, claim) in kinds {
+        let mut master = Master::default();
+        assert_granted(&acquire(&mut master, NOW, &claim, 30));
+        let count_before = master.len(NOW);
+        claim.take_note();
+        let note = NoteItem {
+            claim: claim.clone(),
+            says: "of the holder".into(),
+            since: NOW / 1000,
+            announce: false,
+        };
+        let items = [note].into();
+        let written = master.apply(NOW, &Request::Note { items });
+        assert_eq!(written, Ok(Answer::Noted(vec![true])), "{kind}");
+        let key_count = claim.keys().count();
+        assert_eq!(master.len(NOW), count_before + key_count, "{kind}");
+        release(&mut master, NOW, &claim);
+        // Only the fencing counter of each key is left.
+        assert_eq!(master.len(NOW), key_count, "{kind}");
+    }
+}
+
+#[test]
+fn force_release_ends_a_lock_if_the_reply_cannot_list_all_its_holds() {
+    let reading = Mode::Class(Class::Shared);
+    let marker = Class::Shared.lock_value();
+    let record = [&marker[..], b"\t", NOW.to_string().as_bytes()].concat();
+    for (hold_count, ends) in [(99, false), (100, true), (101, true)] {
+        let mut master = Master::default();
+        for token in 0..hold_count {
+            let reader = group_claim(token, &[b"nightly"], &reading, None);
+            assert_granted(&acquire(&mut master, NOW, &reader, 30));
+        }
+        assert_eq!(
+            master.standing(b"nightly").len(),
+            usize::from(hold_count),
+            "{hold_count} holds"
+        );
+        // The record contains none of the holds.
+        let request = Request::Break {
+            key: b"nightly"[..].into(),
+            ended: [Ended::new(&marker, &record)].into(),
+            delete: true,
+        };
+        let answer = master.apply(NOW, &request);
+        assert!(matches!(answer, Ok(Answer::State(_))), "{answer:?}");
+        let is_free = master.peek(NOW, b"nightly").holder.is_none();
+        assert_eq!(is_free, ends, "{hold_count} holds");
+    }
+}
+
+#[test]
+fn counter_is_only_raised() {
+    let mut master = Master::default();
+    for (number, is_raised) in [(0, false), (1, true), (1, false), (5, true), (4, false)] {
+        let carried = master.carry(NOW, b"nightly", number);
+        assert_eq!(carried, is_raised, "{number}");
+    }
+    assert_eq!(master.peek(NOW, b"nightly").counter, Some(5));
 }
