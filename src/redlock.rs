@@ -454,6 +454,18 @@ impl Redlock {
     }
 }
 
+#[cfg(test)]
+impl Redlock {
+    /// This `Redlock` as a forked process sees it: it belongs to another process. Call this right after the `Redlock`
+    /// was built.
+    pub(crate) fn as_of_another_process(mut self) -> Self {
+        let core = Arc::get_mut(&mut self.core).expect("the only reference");
+        let coordinator = Arc::get_mut(&mut core.coordinator).expect("the only reference");
+        coordinator.process = crate::fork::Process::other();
+        self
+    }
+}
+
 impl fmt::Debug for Redlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Redlock")

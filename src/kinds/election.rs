@@ -430,3 +430,91 @@ impl fmt::Debug for Observation {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::node::memory::{Condition, Masters};
+
+    const TTL: Duration = Duration::from_secs(12);
+
+    fn election(masters: &Masters) -> Election {
+        let redlock = Redlock::builder().in_memory_on(masters).build();
+        redlock.expect("good settings").election("job").ttl(TTL)
+    }
+
+    fn stop(masters: &Masters) {
+        for master in masters.iter() {
+            master.set_condition(Condition::Down);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn campaign_uses_the_ttl_and_the_observer_of_its_election() {
+        let masters = Masters::new(3);
+        let leadership = election(&masters).campaign("me").await.expect("free");
+        assert_eq!(leadership.guard().held.ttl(), TTL);
+        let attempt_count = Arc::new(AtomicUsize::new(0));
+        let counter = attempt_count.clone();
+        let candidate = election(&masters).wait(Wait::For(TTL)).waiting(move |_| {
+            counter.fetch_add(1, Ordering::SeqCst);
+        });
+        let refusal = candidate.campaign("other").await;
+        assert!(
+            matches!(refusal, Err(AcquireError::HeldByOther(_))),
+            "{refusal:?}"
+        );
+        assert!(attempt_count.load(Ordering::SeqCst) > 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn observer_asks_again_after_a_quarter_of_its_interval_if_no_majority_answers() {
+        let masters = Masters::new(3);
+        stop(&masters);
+        let mut observer = election(&masters).observe().expect("a valid name");
+        assert_eq!(observer.next().await, None);
+        let now = observer.redlock.core.coordinator.now();
+        let until_next_poll = observer.poll_at.saturating_since(now);
+        assert_eq!(until_next_poll, TTL / 12);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn observer_keeps_its_leader_until_the_keys_expire_if_no_majority_answers() {
+        let masters = Masters::new(3);
+        let _leadership = election(&masters).campaign("me").await.expect("free");
+        let mut observer = election(&masters).observe().expect("a valid name");
+        assert!(observer.next().await.is_some());
+        stop(&masters);
+        let now = observer.redlock.core.coordinator.now();
+        observer.poll_at = now;
+        observer.leader_known_until = now + Duration::from_nanos(1);
+        assert_eq!(observer.next().now_or_never(), None);
+        observer.poll_at = now;
+        observer.leader_known_until = now;
+        assert_eq!(observer.next().now_or_never(), Some(None));
+    }
+
+    /// The observer waits for the note of the leader, so it has not reported this leader yet.
+    #[tokio::test(start_paused = true)]
+    async fn observer_reports_at_once_that_it_knows_no_leader_if_no_majority_answers() {
+        let masters = Masters::new(3);
+        let _leadership = election(&masters).campaign(None).await.expect("free");
+        let mut observer = election(&masters).observe().expect("a valid name");
+        let started_at = tokio::time::Instant::now();
+        let stop_soon = async {
+            tokio::time::sleep(NOTE_TIMEOUT / 20).await;
+            stop(&masters);
+        };
+        let (change, ()) = futures::join!(observer.next(), stop_soon);
+        assert_eq!(change, None);
+        assert!(
+            started_at.elapsed() < NOTE_TIMEOUT,
+            "{:?}",
+            started_at.elapsed()
+        );
+    }
+}

@@ -246,4 +246,55 @@ mod tests {
             guard.release().await;
         }
     }
+
+    #[tokio::test]
+    async fn owner_remembers_all_holds_that_are_not_released() {
+        let owner = Redlock::in_memory(1).owner("worker").expect("a valid id");
+        let first = owner.acquire("a").await.expect("free");
+        let second = owner.acquire("b").await.expect("free");
+        assert_eq!(owner.holds().len(), 2);
+        let again = owner.acquire("a").await.expect("held by this owner");
+        assert!(Arc::ptr_eq(&first.hold, &again.hold));
+        drop((first, second));
+        assert!(again.is_valid(), "one guard still shares the hold");
+    }
+
+    #[tokio::test]
+    async fn released_hold_cannot_be_joined() {
+        let owner = Redlock::in_memory(1).owner("worker").expect("a valid id");
+        let guard = owner.acquire("a").await.expect("free");
+        assert!(guard.hold.join());
+        assert!(!guard.hold.leave());
+        guard.release().await;
+        assert!(!guard.hold.join());
+    }
+
+    #[tokio::test]
+    async fn hold_of_the_parent_process_is_not_shared_in_a_forked_process() {
+        let guard = Redlock::in_memory(1).acquire("a").await.expect("free");
+        let child = Redlock::in_memory(1).as_of_another_process();
+        let owner = child.owner("worker").expect("a valid id");
+        let inherited = owner.remember(b"a", guard);
+        assert!(inherited.is_valid());
+        assert!(owner.valid_guard(b"a").is_none());
+    }
+
+    #[test]
+    fn owner_id_must_be_short_readable_and_unlike_the_token_of_a_lock() {
+        let redlock = Redlock::in_memory(1);
+        let token_text = "0123456789abcdefABCDEF0123456789";
+        let error_of = |id: &str| redlock.owner(id).err();
+        for id in ["a", &token_text[1..], &token_text.replace('9', "g")] {
+            assert_eq!(error_of(id), None, "{id}");
+        }
+        let too_long = "a".repeat(MAX_OWNER_LEN + 1);
+        for id in ["", "a\nb", &too_long] {
+            assert_eq!(
+                error_of(id),
+                Some(InvalidResource::Owner(id.len())),
+                "{id:?}"
+            );
+        }
+        assert_eq!(error_of(token_text), Some(InvalidResource::OwnerIsValue));
+    }
 }

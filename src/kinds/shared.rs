@@ -104,9 +104,137 @@ impl LockGuard {
         let held = Held::new(won_attempt, hold_options, &core.local_queues, None);
         let id = ScheduleId::default();
         renewal::schedule_renewals(&core.renewal, coordinator, &held, &id, started_at);
-        // Dropping the writer's guard sends releases to all masters. These releases delete only keys that were not
-        // converted.
-        drop(self);
+        // The end of this function drops the writer's guard, which sends releases to all masters. These releases delete
+        // only keys that were not converted.
         Ok(LockGuard::new(held, Arc::clone(&core), id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::node::memory::{Condition, Masters, MemoryNode};
+    use crate::node::{Node, NodeName, Reply, Request};
+    use crate::redlock::Redlock;
+    use crate::runtime::BoxFuture;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn client(masters: &Masters) -> Redlock {
+        let settings = Redlock::builder().in_memory_on(masters).ttl(TTL);
+        settings.build().expect("good settings")
+    }
+
+    /// A master in memory. Before it executes the next request of a reader, the paused clock advances by this time.
+    struct PausingNode {
+        master: MemoryNode,
+        pause: Arc<Mutex<Duration>>,
+    }
+
+    impl Node for PausingNode {
+        fn name(&self) -> &NodeName {
+            self.master.name()
+        }
+
+        fn send(&self, request: Request, reply: Reply) {
+            if let Request::Acquire { claim, .. } = &request
+                && claim.group().is_some()
+            {
+                let pause = std::mem::take(&mut *self.pause.lock().expect("not poisoned"));
+                // The first poll advances the clock.
+                let _ = tokio::time::advance(pause).now_or_never();
+            }
+            self.master.send(request, reply);
+        }
+
+        fn idle(&self) -> BoxFuture<()> {
+            self.master.idle()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn conversion_that_succeeds_after_the_end_of_the_writer_is_taken_back() {
+        let nanosecond = Duration::from_nanos(1);
+        for is_in_time in [true, false] {
+            let masters = Masters::new(3);
+            let pause = Arc::new(Mutex::new(Duration::ZERO));
+            let node = |master: &MemoryNode| -> Arc<dyn Node> {
+                let (master, pause) = (master.clone(), pause.clone());
+                Arc::new(PausingNode { master, pause })
+            };
+            let nodes = masters.iter().map(node).collect();
+            let settings = Redlock::builder().nodes(nodes).ttl(TTL).max_ttl(2 * TTL);
+            let settings = settings.node_timeout(TTL / 4);
+            let redlock = settings.build().expect("good settings");
+            let writer = redlock.lock("doc").renewal(false).acquire().await;
+            let writer = writer.expect("free");
+            tokio::time::sleep(TTL * 9 / 10).await;
+            let time_left = writer.remaining();
+            let until_last_moment = time_left.saturating_sub(nanosecond);
+            *pause.lock().expect("not poisoned") = if is_in_time {
+                until_last_moment
+            } else {
+                time_left
+            };
+            let reader = writer.downgrade().await;
+            let loss = reader.as_ref().err().copied();
+            let expected_loss = (!is_in_time).then_some(DowngradeError::Lost(LossCause::Expired));
+            assert_eq!(loss, expected_loss);
+            for master in masters.iter() {
+                let is_held = |master: &mut crate::node::memory::Master, now| {
+                    master.peek(now, b"doc").holder.is_some()
+                };
+                assert_eq!(master.with_master(is_held), is_in_time);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reader_ends_at_the_max_hold_of_the_writer() {
+        let masters = Masters::new(3);
+        let redlock = client(&masters);
+        for max_hold in [None, Some(3 * TTL)] {
+            let lock = redlock.lock("doc");
+            let lock = match max_hold {
+                Some(max_hold) => lock.max_hold(max_hold),
+                None => lock,
+            };
+            let writer = lock.acquire().await.expect("free");
+            tokio::time::sleep(TTL).await;
+            let hold_end = writer.held.hold_end;
+            assert_eq!(hold_end == Instant::NEVER, max_hold.is_none());
+            let reader = writer.downgrade().await.expect("still held");
+            assert_eq!(reader.held.hold_end, hold_end, "{max_hold:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_conversion_reports_why_the_writer_was_lost() {
+        let masters = Masters::new(3);
+        let redlock = client(&masters);
+        let lock = |name| redlock.lock(name).renewal(false);
+        let expired = lock("a").max_hold(TTL / 2).acquire().await.expect("free");
+        tokio::time::sleep(TTL / 2).await;
+        let loss = expired.downgrade().await.expect_err("not held any more");
+        assert_eq!(loss, DowngradeError::Lost(LossCause::MaxHold));
+
+        let overwritten = lock("b").acquire().await.expect("free");
+        for master in masters.iter() {
+            master.with_master(|master, now| master.put_text(now, b"b", b"other", None));
+        }
+        let loss = overwritten.downgrade().await.expect_err("held by another");
+        assert_eq!(loss, DowngradeError::Lost(LossCause::TakenAway));
+
+        let unreachable = lock("c").acquire().await.expect("free");
+        for master in masters.iter() {
+            master.set_condition(Condition::Down);
+        }
+        let loss = unreachable.downgrade().await.expect_err("no majority");
+        assert_eq!(loss, DowngradeError::Lost(LossCause::Expired));
     }
 }

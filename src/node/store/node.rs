@@ -259,7 +259,7 @@ mod tests {
         );
         shared.mailboxes[0].take(1, &mut Vec::new());
         assert!(futures::poll!(node.idle()).is_pending());
-        node.process = Process::another();
+        node.process = Process::other();
         assert!(
             futures::poll!(node.idle()).is_ready(),
             "a forked process must not wait for the tasks of its parent"
