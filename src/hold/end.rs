@@ -23,3 +23,30 @@ pub(crate) fn end_lost_lock(
     let reply_texts = held.trouble(coordinator.names());
     tracing::warn!(%resource, cause = cause.as_str(), said = reply_texts, "lock lost");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redlock::Redlock;
+    use crate::testing::Masters;
+
+    #[tokio::test(start_paused = true)]
+    async fn lost_lock_is_released_unless_its_holder_releases_it() {
+        let masters = Masters::new(3);
+        let redlock = Redlock::builder().in_memory_on(&masters).build();
+        let redlock = redlock.expect("good settings");
+        let guard = redlock.acquire("r").await.expect("free");
+        let end = |cause| {
+            let core = &redlock.core;
+            let id = guard.id.get();
+            end_lost_lock(&core.renewal, &core.coordinator, &guard.held, id, cause);
+            let is_free = |master: &crate::testing::MemoryNode| {
+                master.with_master(|master, now| master.peek(now, b"r").holder.is_none())
+            };
+            (guard.loss(), masters.iter().all(is_free))
+        };
+        assert_eq!(end(LossCause::Released), (None, false));
+        let lost = (Some(LossCause::TakenAway), true);
+        assert_eq!(end(LossCause::TakenAway), lost);
+    }
+}

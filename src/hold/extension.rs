@@ -58,12 +58,9 @@ pub(super) async fn extend(
     });
     // Stop waiting when the lock's validity ends, because no later answer can extend the lock.
     let mut limit = Limit::new(&*coordinator.runtime, held.valid_until());
-    let outcome = match limit.wait(extension_outcome).await {
-        Some(outcome) => outcome,
-        // A concurrent renewal has extended the lock, so it is still held. But this extension has no majority, so its result is unknown.
-        None if held.end_cause(coordinator.now()).is_none() => Extension::Unknown,
-        None => Extension::TooLate,
-    };
+    let outcome = limit.wait(extension_outcome).await;
+    // After the limit, the result of this extension is unknown. A concurrent renewal may have extended the lock.
+    let outcome = outcome.unwrap_or(Extension::Unknown);
     match outcome {
         Extension::Renewed(_) => Ok(()),
         Extension::Lost | Extension::TooLate => {
@@ -157,5 +154,38 @@ impl ExtendAnswers {
         if let Some(core) = self.core.upgrade() {
             end_lost_lock(&core.renewal, &core.coordinator, &self.held, self.id, cause);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::hold_note_key;
+    use crate::node::note::NOTE_LIVES;
+    use crate::redlock::Redlock;
+    use crate::testing::Masters;
+
+    #[tokio::test(start_paused = true)]
+    async fn extension_of_a_reader_also_renews_the_note_of_the_holder() {
+        let ttl = Duration::from_secs(10);
+        let masters = Masters::new(3);
+        let redlock = Redlock::builder().in_memory_on(&masters).build();
+        let lock = redlock.expect("good settings").lock("doc");
+        let lock = lock.shared().note("me").renewal(false).ttl(ttl);
+        let guard = lock.acquire().await.expect("free");
+        tokio::time::sleep(ttl / 2).await;
+        let note_key = hold_note_key(&guard.token().to_hex(), b"doc");
+        let note_expiries = || {
+            let expiry_on = |master: &crate::testing::MemoryNode| {
+                master.with_master(|master, now| {
+                    let expires_at = master.peek(now, &note_key).expires;
+                    Duration::from_micros(expires_at.expect("a note").saturating_sub(now))
+                })
+            };
+            masters.iter().map(expiry_on).collect::<Vec<_>>()
+        };
+        assert!(note_expiries().iter().all(|left| *left < NOTE_LIVES * ttl));
+        guard.extend(2 * ttl).await.expect("still held");
+        assert_eq!(note_expiries(), [NOTE_LIVES * 2 * ttl; 3]);
     }
 }

@@ -457,9 +457,9 @@ impl Drop for LockGuard {
             // The lock belongs to the parent process. Leak what the fields refer to: dropping it may need a mutex that
             // another thread of the parent held during the fork.
             std::mem::forget((self.held.clone(), self.core.clone()));
-            return;
+        } else {
+            self.release_in_background();
         }
-        self.release_in_background();
     }
 }
 
@@ -470,5 +470,60 @@ impl fmt::Debug for LockGuard {
             .field("fencing_token", &self.fencing_token())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::redlock::Redlock;
+    use crate::testing::Masters;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    #[tokio::test(start_paused = true)]
+    async fn guard_of_the_parent_process_counts_as_lost_and_is_leaked_in_a_forked_process() {
+        let masters = Masters::new(3);
+        let client = |masters| Redlock::builder().in_memory_on(masters).ttl(TTL).build();
+        let parent = client(&masters).expect("good settings");
+        let child = client(&masters)
+            .expect("good settings")
+            .as_of_another_process();
+        let guard = parent.acquire("r").await.expect("free");
+        let copy = LockGuard::new(
+            guard.held.clone(),
+            child.core.clone(),
+            ScheduleId::default(),
+        );
+        assert_eq!(copy.loss(), Some(LossCause::Forked));
+        assert_eq!(copy.lost().now_or_never(), Some(LossCause::Forked));
+        assert_eq!(copy.risk(TTL), Err(LossCause::Forked));
+        let notice = copy.at_risk(TTL).next().now_or_never();
+        assert_eq!(notice, Some(Err(LossCause::Forked)));
+        let extended = copy.extend(TTL).await;
+        assert_eq!(extended, Err(ExtendError::Lost(LossCause::Forked)));
+        let references = |guard: &LockGuard| {
+            let held = Arc::strong_count(&guard.held);
+            (held, Arc::strong_count(&child.core))
+        };
+        let count_before = references(&guard);
+        drop(copy);
+        assert_eq!(
+            references(&guard),
+            count_before,
+            "the fields must be leaked"
+        );
+        assert!(guard.is_valid(), "the parent still holds the lock");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn end_of_validity_is_known_until_the_lock_ends() {
+        let redlock = Redlock::in_memory(3);
+        let guard = redlock.acquire("r").await.expect("free");
+        assert_eq!(end_of_validity(&guard), Some(guard.valid_until()));
+        guard.release().await;
+        assert_eq!(end_of_validity(&guard), None);
     }
 }

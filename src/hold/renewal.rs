@@ -425,10 +425,13 @@ fn apply_outcome(
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
-    use crate::node::memory::MemoryNode;
+    use crate::node::memory::{Masters, MemoryNode};
     use crate::node::{Fault, Node};
     use crate::protocol::validity::Drift;
+    use crate::redlock::Redlock;
     use crate::retry::Retry;
     use crate::rounds::coordinator::{Members, Patience};
     use crate::runtime::{MakeTask, Runtime, Tokio};
@@ -549,5 +552,63 @@ mod tests {
             open_after(&[down_answer(), malformed_answer(), kept_answer()]),
             [1, 1, 0]
         );
+    }
+
+    #[test]
+    fn answer_that_arrives_after_the_end_of_the_redlock_is_ignored() {
+        let mut batch = RenewAnswers {
+            renewals: Vec::new(),
+            keys: 1,
+            started_at: NOW,
+            renewal: Weak::new(),
+            coordinator: Weak::new(),
+            received: Vec::new(),
+            open_batch: None,
+        };
+        let source = Source { node: 0, now: NOW };
+        assert!(!batch.record_answer(source, Ok(Answer::Extended(vec![Extended::Kept]))));
+        assert!(batch.received.is_empty());
+    }
+
+    #[test]
+    fn end_of_an_open_batch_wakes_the_task_only_if_it_may_send_the_next_batch() {
+        for (is_held_back, other_batches, wakes) in [
+            (true, MAX_OPEN_BATCHES - 1, true),
+            (true, MAX_OPEN_BATCHES, false),
+            (false, MAX_OPEN_BATCHES - 1, false),
+        ] {
+            let renewal = Renewal::new();
+            let batch = OpenBatch::count(&renewal, NOW);
+            renewal.schedule().open_batches += other_batches;
+            renewal.schedule().is_held_back = is_held_back;
+            drop(batch);
+            let has_woken = renewal.rescheduled.notified().now_or_never().is_some();
+            assert_eq!(has_woken, wakes, "{is_held_back} {other_batches}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_of_a_lock_whose_renewal_came_too_late_are_released() {
+        let masters = Masters::new(3);
+        let redlock = Redlock::builder().in_memory_on(&masters).build();
+        let redlock = redlock.expect("good settings");
+        let guard = redlock.acquire("r").await.expect("free");
+        let (core, held) = (&redlock.core, guard.held.clone());
+        let lock = LockRenewal {
+            id: guard.id.get(),
+            ttl: held.ttl(),
+            keys: 0..1,
+            votes: Votes::new(core.coordinator.quorum, 1),
+            records_replies: false,
+            is_note_sent: false,
+            held,
+        };
+        let late_time = guard.valid_until();
+        let outcome = Extension::TooLate;
+        apply_outcome(&core.renewal, &core.coordinator, &lock, outcome, late_time);
+        assert_eq!(guard.loss(), Some(LossCause::Expired));
+        for master in masters.iter() {
+            assert!(master.with_master(|master, now| master.peek(now, b"r").holder.is_none()));
+        }
     }
 }

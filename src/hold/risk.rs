@@ -261,4 +261,25 @@ mod tests {
         );
         assert_eq!(reason(Phase::Acquire, one, false), RiskReason::NotRenewed);
     }
+
+    #[test]
+    fn details_of_a_notice_show_the_replies_of_the_masters_if_there_are_any() {
+        let mut notice = AtRisk {
+            reason: RiskReason::NotRenewed,
+            valid_until: Instant::from_nanos(0),
+            remaining: Duration::from_secs(2),
+            reports: Vec::new(),
+        };
+        assert_eq!(notice.details(), notice.to_string());
+        notice.reports.push(NodeReport {
+            node: NodeName::new("m"),
+            phase: Phase::Extend,
+            outcome: NodeOutcome::Silent,
+            latency: None,
+            late: false,
+        });
+        let reply_texts = OneLine(&notice.reports);
+        let details = format!("{notice} [{reply_texts}]");
+        assert_eq!(notice.details(), details);
+    }
 }

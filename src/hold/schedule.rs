@@ -195,11 +195,10 @@ impl Entries {
         u64::from(entry.generation) << 32 | u64::from(index)
     }
 
-    /// The ids of all locks.
+    /// The ids of all entries, also of the free ones.
     fn ids(&self) -> impl Iterator<Item = u64> {
         let numbered_entries = self.slots.iter().zip(0_u64..);
-        let live_entries = numbered_entries.filter(|(entry, _)| entry.held.is_some());
-        live_entries.map(|(entry, index)| u64::from(entry.generation) << 32 | index)
+        numbered_entries.map(|(entry, index)| u64::from(entry.generation) << 32 | index)
     }
 
     fn get(&mut self, id: u64) -> Option<&mut Entry> {

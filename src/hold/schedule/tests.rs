@@ -201,6 +201,23 @@ fn reused_schedule_entry_gets_a_new_id() {
 }
 
 #[test]
+fn all_locks_are_taken_out_of_the_schedule_also_those_in_reused_entries() {
+    let mut schedule = Schedule::default();
+    let old_ids = [(); 4].map(|()| schedule.insert(held(None, true), at_ms(3_000)));
+    for id in &old_ids[1..] {
+        schedule.remove(*id);
+    }
+    let in_reused_entry = held(None, true);
+    schedule.insert(in_reused_entry.clone(), at_ms(3_000));
+    let taken = schedule.take_all();
+    assert_eq!(taken.len(), 2);
+    assert!(taken.iter().any(|held| Arc::ptr_eq(held, &in_reused_entry)));
+    assert_eq!(schedule.entries.live_count, 0);
+    assert!(schedule.take_all().is_empty());
+    assert!(schedule.take_due(at_ms(3_000)).is_empty());
+}
+
+#[test]
 fn due_time_of_a_renewal_can_be_moved_earlier_but_not_later() {
     let mut schedule = Schedule::default();
     let id = schedule.insert(held(None, true), at_ms(3_000));
