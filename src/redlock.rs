@@ -458,7 +458,7 @@ impl Redlock {
 impl Redlock {
     /// This `Redlock` as a forked process sees it: it belongs to another process. Call this right after the `Redlock`
     /// was built.
-    pub(crate) fn as_of_another_process(mut self) -> Self {
+    pub(crate) fn seen_by_another_process(mut self) -> Self {
         let core = Arc::get_mut(&mut self.core).expect("the only reference");
         let coordinator = Arc::get_mut(&mut core.coordinator).expect("the only reference");
         coordinator.process = crate::fork::Process::other();

@@ -490,7 +490,7 @@ mod tests {
         let parent = client(&masters).expect("good settings");
         let child = client(&masters)
             .expect("good settings")
-            .as_of_another_process();
+            .seen_by_another_process();
         let guard = parent.acquire("r").await.expect("free");
         let copy = LockGuard::new(
             guard.held.clone(),

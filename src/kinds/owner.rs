@@ -272,7 +272,7 @@ mod tests {
     #[tokio::test]
     async fn hold_of_the_parent_process_is_not_shared_in_a_forked_process() {
         let guard = Redlock::in_memory(1).acquire("a").await.expect("free");
-        let child = Redlock::in_memory(1).as_of_another_process();
+        let child = Redlock::in_memory(1).seen_by_another_process();
         let owner = child.owner("worker").expect("a valid id");
         let inherited = owner.remember(b"a", guard);
         assert!(inherited.is_valid());

@@ -186,7 +186,7 @@ async fn lock_is_won_only_if_its_validity_has_not_ended_meanwhile() {
 }
 
 #[tokio::test]
-async fn refused_confirmation_of_a_fencing_token_is_told_apart_from_an_outage() {
+async fn refused_confirmation_of_a_fencing_token_is_no_outage() {
     for (confirmed, result) in [
         (Ok(Answer::Confirmed), Ok(Some(9))),
         (

@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_missing_only_if_so_many_masters_deny_access_that_no_majority_is_left() {
+    fn rights_are_missing_only_if_the_masters_that_deny_access_leave_no_majority() {
         let denied = || Err(Fault::Denied("no right".into()));
         let down = || Err(Fault::Down("off".into()));
         for (answers, is_denied) in [

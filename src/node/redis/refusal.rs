@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn client_with_a_name_is_told_whether_the_marker_is_missing_or_has_another_name() {
+    fn fault_says_whether_the_marker_is_missing_or_has_another_name() {
         let print = Fingerprint::new(["a"]);
         let named = Configuration::new(0, print, None).named(Some("shop"));
         let fault_of = |marker| {

@@ -183,7 +183,7 @@ mod tests {
         for (written, growth_until_due) in [
             (Duration::ZERO, SECOND / 10),
             (16 * SECOND, SECOND / 2),
-            (YOUNG - SECOND, SECOND),
+            (599 * SECOND, SECOND),
             (YOUNG, YOUNG / OLD_GROWTH),
         ] {
             assert_eq!(growth(written), growth_until_due, "{written:?}");
