@@ -223,7 +223,7 @@ pub(crate) fn is_reserved(key: &[u8]) -> bool {
 
 /// A glob pattern for all keys that begin with `before`.
 pub(crate) fn pattern_of_prefix(prefix: &[u8]) -> Vec<u8> {
-    let mut pattern = Vec::with_capacity(prefix.len() + 1);
+    let mut pattern = Vec::new();
     for &byte in prefix {
         if matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\') {
             pattern.push(b'\\');

@@ -436,6 +436,36 @@ mod tests {
     }
 
     #[test]
+    fn round_is_decided_by_a_majority_of_usable_answers_or_when_all_have_answered() {
+        let run = ServerRun::new("run");
+        let usable = || {
+            let run = run.clone();
+            Ok(Answer::Value {
+                run,
+                stored: None,
+                clock: None,
+            })
+        };
+        let written = || Ok(Answer::Written { run: run.clone() });
+        let fault = || Err(Fault::Down("off".into()));
+        for (answers, decided) in [
+            ([usable(), usable(), fault()], [false, true, true]),
+            ([usable(), written(), usable()], [false, true, true]),
+            ([usable(), fault(), fault()], [false, false, true]),
+            ([fault(), fault(), fault()], [false, false, true]),
+        ] {
+            let mut round = ValueAnswers::open(Quorum::new(3), Instant::from_nanos(0));
+            let mut record = |(node, answer)| {
+                let now = Instant::from_nanos(1);
+                round.record_answer(Source { node, now }, answer)
+            };
+            let case = format!("{answers:?}");
+            let recorded: Vec<bool> = answers.into_iter().enumerate().map(&mut record).collect();
+            assert_eq!(recorded, decided, "{case}");
+        }
+    }
+
+    #[test]
     fn text_about_the_values_marks_a_value_from_before_a_restart() {
         let answers = read_answers([(Some(true), None), (Some(false), None), (None, None)]);
         let names = ["a", "b", "c"].map(NodeName::new);
