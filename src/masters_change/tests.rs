@@ -384,3 +384,29 @@ async fn step_open_says_why_a_value_was_not_copied_or_removed() {
         assert_eq!(marks(&masters), ["1"; 6], "no master was opened");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn step_begin_fails_without_a_right_but_not_if_a_value_cannot_be_copied_yet() {
+    let denied = Fault::Denied("NOPERM no right to SET".into());
+    for (fault, expected) in [
+        (denied, Err("a right is missing")),
+        (Fault::OutOfMemory, Ok("too few masters could store it")),
+    ] {
+        let masters = six_masters(&["prizes"]);
+        let redlock = redlock_on(&masters, 0);
+        let change = redlock.change().expect("next masters are set");
+        create_quota(&masters[..3], "prizes").await;
+        for master in &masters[3..] {
+            let write_fault = master.write_fault.lock();
+            *write_fault.expect("no test thread has panicked") = Some(fault.clone());
+        }
+        let begun = change.begin().await;
+        match expected {
+            Ok(advice) => {
+                let survey = begun.expect("the step must not fail");
+                assert!(survey.advice()[0].contains(advice), "{:?}", survey.advice());
+            }
+            Err(text) => assert!(error_of(begun).contains(text)),
+        }
+    }
+}
