@@ -91,7 +91,6 @@ impl LocalQueues {
                 }
             }
         }
-        drop(queues);
         place
     }
 

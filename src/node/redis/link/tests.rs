@@ -341,6 +341,20 @@ fn server_is_taken_for_another_kind_until_a_connection_cannot_be_opened_for_anot
 }
 
 #[test]
+fn connection_is_at_work_with_one_outstanding_request_and_out_of_room_with_two() {
+    let mut bench = Bench::new();
+    let work = |bench: &Bench| (bench.link.is_at_work(), bench.link.is_out_of_room());
+    assert_eq!(work(&bench), (false, false), "without a connection");
+    bench.greet(0);
+    assert_eq!(work(&bench), (false, false));
+    for (number, is_out_of_room) in [(1, false), (2, true)] {
+        bench.push_request(number.into(), acquire(number));
+        bench.link.take(at(1));
+        assert_eq!(work(&bench), (true, is_out_of_room));
+    }
+}
+
+#[test]
 fn handshake_that_the_master_does_not_complete_times_out() {
     let mut bench = Bench::new();
     bench.push_request(1, acquire(1));
