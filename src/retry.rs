@@ -121,6 +121,17 @@ mod tests {
     }
 
     #[test]
+    fn seed_of_the_settings_takes_precedence_over_the_seed_of_the_acquire() {
+        let delays = |retry: &Retry, fallback| -> Vec<Duration> {
+            retry.delays(fallback).take(10).collect()
+        };
+        let unseeded = Retry::new(FIRST_DELAY, LONGEST_DELAY);
+        assert_ne!(delays(&unseeded, 1), delays(&unseeded, 2));
+        let seeded = unseeded.clone().seed(1);
+        assert_eq!(delays(&seeded, 2), delays(&unseeded, 1));
+    }
+
+    #[test]
     fn retry_factor_below_one_or_not_finite_keeps_delays_constant() {
         for factor in [0.1, -3.0, f64::NAN, f64::INFINITY] {
             let even = |delay: &Duration| *delay >= FIRST_DELAY / 2 && *delay <= FIRST_DELAY;

@@ -272,10 +272,15 @@ impl Schedule {
 
     pub(super) fn remove(&mut self, id: u64) {
         let max_times = 2 * self.entries.live_count + 1024;
-        let time_count = self.renewals.len() + self.ends.len() + self.notes.len();
-        if self.entries.remove(id) && time_count > max_times {
+        if self.entries.remove(id) && self.time_count() > max_times {
             self.drop_outdated_times();
         }
+    }
+
+    /// The number of due times of all kinds, with the outdated ones.
+    fn time_count(&self) -> usize {
+        let all_times = [&self.renewals, &self.ends, &self.notes];
+        all_times.iter().map(|times| times.len()).sum()
     }
 
     fn take_all(&mut self) -> Vec<Arc<Held>> {

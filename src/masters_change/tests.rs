@@ -410,3 +410,20 @@ async fn step_begin_fails_without_a_right_but_not_if_a_value_cannot_be_copied_ye
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn values_are_copied_together_with_one_look_at_the_markers() {
+    let mut looks = Vec::new();
+    for names in [&["prizes"][..], &["prizes", "tickets", "seats"]] {
+        let masters = six_masters(names);
+        let redlock = redlock_on(&masters, 0);
+        for name in names {
+            create_quota(&masters[..3], name).await;
+        }
+        let change = redlock.change().expect("next masters are set");
+        let begun = change.begin().await.expect("the next masters are ready");
+        assert_eq!(begun.carried.len(), names.len());
+        looks.push(masters[0].order_count("ReadState"));
+    }
+    assert_eq!(looks[0], looks[1]);
+}

@@ -63,6 +63,19 @@ mod tests {
     }
 
     #[test]
+    fn drift_is_at_most_the_ttl_and_the_fixed_part() {
+        let (ttl, floor) = (Duration::from_secs(10), Duration::from_millis(2));
+        for (factor, expected) in [
+            (0.5, Duration::from_millis(5_002)),
+            (1.0, ttl + floor),
+            (1.5, ttl + floor),
+            (-0.5, floor),
+        ] {
+            assert_eq!(Drift { factor, floor }.of(ttl), expected, "{factor}");
+        }
+    }
+
+    #[test]
     fn ttl_below_the_drift_gives_no_validity() {
         let started_at = Instant::from_nanos(5);
         assert_eq!(

@@ -296,6 +296,18 @@ mod tests {
     }
 
     #[test]
+    fn first_request_after_all_requests_failed_starts_an_actor_again() {
+        let mailbox = Mailbox::new();
+        let push = |mailbox: &Mailbox| {
+            let queued = Queued::new(status_request("a"), Reply::ignored());
+            mailbox.push(queued).ok()
+        };
+        assert_eq!([push(&mailbox), push(&mailbox)], [Some(true), Some(false)]);
+        mailbox.fail(&Fault::Down("no actor".into()));
+        assert_eq!([push(&mailbox), push(&mailbox)], [Some(true), Some(false)]);
+    }
+
+    #[test]
     fn full_mailbox_accepts_a_renewal_and_delivers_it_before_older_requests() {
         let mailbox = Mailbox::new();
         for _ in 0..CAPACITY {

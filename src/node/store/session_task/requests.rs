@@ -1,6 +1,7 @@
 //! How the task executes the jobs of a batch: it reads the records, decides on them, and commits the changes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Online, SessionTask};
 use crate::node::actor::mailbox::Queued;
@@ -17,6 +18,11 @@ use crate::node::{Answer, Claim, Fault, Request};
 /// locks are released when the session ends.
 const MAX_WAIT_LOCKS: usize = 1024;
 
+/// For how long the task decides jobs before it refuses the rest of them: three quarters of the store's timeout.
+pub(super) fn serving_time(store_timeout: Duration) -> Duration {
+    store_timeout / 4 * 3
+}
+
 impl<S: Store> SessionTask<S> {
     /// Executes all jobs and list requests. If there are none, reads the store's clock to check that the store answers.
     pub(super) async fn serve(&mut self, online: &mut Online<S::Session>) -> Result<(), Fault> {
@@ -25,7 +31,7 @@ impl<S: Store> SessionTask<S> {
             return self.load_records(online, true).await;
         }
         // Stop in time: if the timeout of the store passed here, the session would end.
-        let serve_until = self.now() + self.shared.traits.timeout / 4 * 3;
+        let serve_until = self.now() + serving_time(self.shared.traits.timeout);
         while !self.jobs.is_empty() {
             if self.now() >= serve_until {
                 self.refuse_jobs();

@@ -2,6 +2,7 @@
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
+use super::super::contract::{Change, Commit};
 use super::super::faulty::{Answers, Failing, Faulty};
 use super::super::names::records_of_request;
 use super::super::table::Table;
@@ -437,4 +438,53 @@ async fn idle_session_is_used_less_often_after_the_last_part_of_the_age_was_writ
     let idle_limit = |now| task.idle_limit(guarded_until, now);
     assert_eq!(idle_limit(just_before), IDLE_LIMIT_IN_QUARANTINE);
     assert_eq!(idle_limit(writes_age_until), IDLE_LIMIT);
+}
+
+#[test]
+fn jobs_are_refused_a_quarter_of_the_timeout_before_the_session_would_end() {
+    assert_eq!(
+        requests::serving_time(Duration::from_secs(4)),
+        Duration::from_secs(3)
+    );
+}
+
+#[tokio::test]
+async fn record_that_was_read_in_this_batch_is_not_read_again_for_a_stale_job() {
+    let table = Table::new("table", true);
+    let mut task = task_of(table.clone());
+    let mut online = task.connect().await.expect("the table must answer");
+    let names = [Name::from(&b"a"[..])];
+    // Returns the version of the record in the cache after the task has read the records for a stale job.
+    let mut version_after = async |starts_batch: bool| {
+        if starts_batch {
+            task.cache.start_batch();
+        }
+        task.batch.push(extend_request(&[b"a"]));
+        task.sort_into_jobs(Duration::ZERO);
+        task.jobs[0].is_stale = true;
+        let loaded = task.load_records(&mut online, false).await;
+        assert_eq!(loaded, Ok(()));
+        task.jobs.clear();
+        let cached = task
+            .cache
+            .get_all(&names)
+            .expect("the record must be cached");
+        cached[0].0
+    };
+    assert_eq!(version_after(true).await, 0);
+    let change = Change {
+        name: names[0].clone(),
+        version: 0,
+        state: Some(Vec::new()),
+    };
+    let commit = Commit {
+        changes: vec![change],
+        wakes: Vec::new(),
+        wait_locks: Vec::new(),
+    };
+    let (mut other_session, _) = table.connect().await.expect("the table must answer");
+    let committed = other_session.commit(&[commit]).await;
+    committed.expect("the table must answer");
+    assert_eq!(version_after(false).await, 0);
+    assert_eq!(version_after(true).await, 1);
 }
