@@ -289,3 +289,27 @@ fn fault_about_a_missing_right_says_how_to_grant_it() {
     );
     assert!(!fault.contains("ACL SETUSER"), "{fault}");
 }
+
+#[tokio::test]
+async fn state_of_a_master_says_whether_its_uptime_is_impossible_and_its_memory_is_limited() {
+    let kept_secs = Some(Duration::from_secs(9));
+    for (uptime, maxmemory, seen_uptime, is_impossible, eviction) in [
+        ("9", "0", kept_secs, false, None),
+        ("9", "1000", kept_secs, false, Some("allkeys-lru")),
+        ("-5", "0", Some(Duration::ZERO), true, None),
+        ("x", "0", None, false, None),
+    ] {
+        let info = format!(
+            "run_id:a\r\nuptime_in_seconds:{uptime}\r\nmaxmemory:{maxmemory}\r\n\
+             maxmemory_policy:allkeys-lru\r\n"
+        );
+        let reply = bulk(&info);
+        let reads_info = move |command: &str| (command == "INFO").then(|| reply.clone());
+        let master = ScriptedMaster::new(reads_info);
+        let seen = master.execute("redis://m", ChangeOrder::ReadState).await;
+        assert_eq!(seen.run_id.as_deref(), Some("a"), "{seen:?}");
+        assert_eq!(seen.uptime, seen_uptime, "{seen:?}");
+        assert_eq!(seen.is_uptime_impossible, is_impossible, "{seen:?}");
+        assert_eq!(seen.eviction.as_deref(), eviction, "{seen:?}");
+    }
+}
