@@ -1,7 +1,6 @@
 //! Tests of the steps of a replacement on masters in memory.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::*;
@@ -10,63 +9,14 @@ use crate::node::memory::MemoryNode;
 use crate::node::{Fault, Node, NodeName, Reply, Request};
 use crate::runtime::BoxFuture;
 
-/// A master that stores one value, or none, and counts the orders of operators.
-struct CountingNode {
-    name: NodeName,
-    stored: Vec<Vec<u8>>,
-    orders: AtomicUsize,
-}
-
-impl Node for CountingNode {
-    fn name(&self) -> &NodeName {
-        &self.name
-    }
-
-    fn send(&self, _: Request, reply: Reply) {
-        reply.answer(Err(Fault::OutOfMemory));
-    }
-
-    fn idle(&self) -> BoxFuture<()> {
-        Box::pin(async {})
-    }
-
-    fn change(&self, order: ChangeOrder) -> BoxFuture<ChangeSeen> {
-        self.orders.fetch_add(1, Ordering::Relaxed);
-        let lists_keys = matches!(order, ChangeOrder::Rights { keys: None, .. });
-        let stored = if lists_keys {
-            self.stored.clone()
-        } else {
-            Vec::new()
-        };
-        Box::pin(async move {
-            ChangeSeen {
-                stored,
-                ..ChangeSeen::default()
-            }
-        })
-    }
-}
-
 #[tokio::test]
 async fn rights_are_checked_a_second_time_only_if_a_master_stores_a_value() {
     for (stored, order_count) in [(Vec::new(), 1), (vec![b"job".to_vec()], 2)] {
-        let node = |index: usize| CountingNode {
-            name: NodeName::new(format!("m{index}")),
-            stored: if index == 1 {
-                stored.clone()
-            } else {
-                Vec::new()
-            },
-            orders: AtomicUsize::new(0),
-        };
-        let nodes: Vec<_> = (0..6).map(|index| Arc::new(node(index))).collect();
-        let dyn_nodes = nodes.iter().map(|node| node.clone() as Arc<dyn Node>);
-        let urls = |range: Range<u16>| range.map(|port| format!("redis://m:{}", 7000 + port));
-        let redlock = Redlock::builder().masters(urls(0..3));
-        let redlock = redlock.next_masters(urls(3..6)).nodes(dyn_nodes.collect());
-        let redlock = redlock.build().expect("good settings");
-        redlock.survey().await.expect("the masters have markers");
-        let orders = nodes.iter().map(|node| node.orders.load(Ordering::Relaxed));
+        let masters = six_masters(&[]);
+        masters[1].state().stored = stored;
+        let surveyed = redlock_on(&masters, 0).survey().await;
+        surveyed.expect("the masters have markers");
+        let orders = masters.iter().map(|master| master.order_count("Rights"));
         assert_eq!(orders.collect::<Vec<_>>(), [order_count; 6]);
     }
 }
@@ -217,6 +167,14 @@ async fn create_quota(masters: &[Arc<ChangedNode>], name: &str) {
         .create(7)
         .await
         .expect("every master answers");
+}
+
+/// Lets every later request that writes or removes a value on these masters fail.
+fn fail_writes(masters: &[Arc<ChangedNode>], fault: &Fault) {
+    for master in masters {
+        let write_fault = master.write_fault.lock();
+        *write_fault.expect("no test thread has panicked") = Some(fault.clone());
+    }
 }
 
 /// Executes the steps `begin`, `close` and `closed`, and waits until the step `open` may follow.
@@ -374,10 +332,7 @@ async fn step_open_says_why_a_value_was_not_copied_or_removed() {
         let change = redlock.change().expect("next masters are set");
         let closed = close(&change).await;
         create_quota(&masters[holders], name).await;
-        for master in &masters[3..] {
-            let write_fault = master.write_fault.lock();
-            *write_fault.expect("no test thread has panicked") = Some(fault.clone());
-        }
+        fail_writes(&masters[3..], &fault);
         let error = error_of(change.open(&closed).await);
         assert!(error.contains(expected), "{name}: {error}");
         assert!(!error.contains("removed,"), "{name}: {error}");
@@ -396,10 +351,7 @@ async fn step_begin_fails_without_a_right_but_not_if_a_value_cannot_be_copied_ye
         let redlock = redlock_on(&masters, 0);
         let change = redlock.change().expect("next masters are set");
         create_quota(&masters[..3], "prizes").await;
-        for master in &masters[3..] {
-            let write_fault = master.write_fault.lock();
-            *write_fault.expect("no test thread has panicked") = Some(fault.clone());
-        }
+        fail_writes(&masters[3..], &fault);
         let begun = change.begin().await;
         match expected {
             Ok(advice) => {

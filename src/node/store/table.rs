@@ -66,32 +66,33 @@ impl Table {
         }
     }
 
+    fn map_traits(mut self, change: impl FnOnce(Traits) -> Traits) -> Self {
+        self.traits = change(self.traits);
+        self
+    }
+
     /// Sets the number of sessions over which a process distributes its requests.
     #[must_use]
     pub fn lanes(self, lanes: usize) -> Self {
-        let traits = self.traits.clone().lanes(lanes);
-        Self { traits, ..self }
+        self.map_traits(|traits| traits.lanes(lanes))
     }
 
     /// Declares that the store does not wake waiters.
     #[must_use]
     pub fn without_wakes(self) -> Self {
-        let traits = self.traits.clone().without_wakes();
-        Self { traits, ..self }
+        self.map_traits(Traits::without_wakes)
     }
 
     /// Sets the largest number of records in one commit.
     #[must_use]
     pub fn records(self, records: usize) -> Self {
-        let traits = self.traits.clone().records(records);
-        Self { traits, ..self }
+        self.map_traits(|traits| traits.records(records))
     }
 
     /// Declares that the store's sessions write the age of the server's run to the server.
     #[must_use]
     pub fn counts_age(self) -> Self {
-        let traits = self.traits.clone().counts_age();
-        Self { traits, ..self }
+        self.map_traits(Traits::counts_age)
     }
 
     /// Sets the clock of the store's leader, which gives the dates: it is then ahead of the true time by `ahead`

@@ -1363,17 +1363,24 @@ fn refused_raise_of_the_age_record_is_repeated_after_a_pause() {
     assert_eq!(take_age_calls(&mut bench, 1_010).len(), 0);
 }
 
-#[test]
-fn lost_generation_marker_is_restored_together_with_a_new_age_record() {
-    let mut bench = Bench::new();
-    let marker = own_marker(&bench);
-    greet_as(&mut bench, "a", "", 0);
+/// Connects the link to a master that has lost its generation marker, and lets an acquire find out at time 1. Returns the
+/// text of the marker.
+fn find_lost_marker(bench: &mut Bench) -> String {
+    let marker = own_marker(bench);
+    greet_as(bench, "a", "", 0);
     // The handshake with another master shows the marker.
     let other_marker = Marker::read(marker.as_bytes()).expect("a marker");
     (bench.shared.options.markers).record_marker(&NodeName::new("other"), other_marker, true);
     bench.push_request(1, acquire(1));
     bench.link.take(at(1));
     assert_eq!(bench.recorded.kinds(), ["quarantined"]);
+    marker
+}
+
+#[test]
+fn lost_generation_marker_is_restored_together_with_a_new_age_record() {
+    let mut bench = Bench::new();
+    let marker = find_lost_marker(&mut bench);
     let written = bench.take_written();
     assert_eq!(written.matches("LOAD").count(), 1, "{written}");
     bench.receive_bytes(SHA.as_bytes(), 2);

@@ -6,14 +6,7 @@ use crate::node::redis::refusal::server_fault;
 /// A connection to a master that has lost its generation marker. The call that restores the marker was sent at time 2.
 fn bench_that_restores() -> (Bench, [String; 4]) {
     let mut bench = Bench::new();
-    let marker = own_marker(&bench);
-    greet_as(&mut bench, "a", "", 0);
-    // The handshake with another master shows the marker.
-    let other_marker = Marker::read(marker.as_bytes()).expect("a marker");
-    (bench.shared.options.markers).record_marker(&NodeName::new("other"), other_marker, true);
-    bench.push_request(1, acquire(1));
-    bench.link.take(at(1));
-    assert_eq!(bench.recorded.kinds(), ["quarantined"]);
+    let marker = find_lost_marker(&mut bench);
     bench.take_written();
     bench.receive_bytes(SHA.as_bytes(), 2);
     let restore = ["a", "", "0", &marker].map(str::to_owned);
@@ -130,14 +123,8 @@ fn first_marker_of_a_replacement_is_restored_on_old_masters_only() {
             ..plain
         };
         let mut bench = Bench::at("redis://master", Arc::new(options));
-        let marker = own_marker(&bench);
+        let marker = find_lost_marker(&mut bench);
         assert!(marker.starts_with("0 "), "{marker}");
-        greet_as(&mut bench, "a", "", 0);
-        let other_marker = Marker::read(marker.as_bytes()).expect("a marker");
-        (bench.shared.options.markers).record_marker(&NodeName::new("other"), other_marker, true);
-        bench.push_request(1, acquire(1));
-        bench.link.take(at(1));
-        assert_eq!(bench.recorded.kinds(), ["quarantined"]);
         bench.take_written();
         bench.receive_bytes(SHA.as_bytes(), 2);
         let restored = if is_restored { marker.as_str() } else { "" };
