@@ -9,8 +9,9 @@ pub struct BadUrl {
     pub password: String,
 }
 
-/// Letters that make four characters of a password unlikely in any other text.
-const LETTERS: &[char] = &['Q', 'X', 'Z', 'J', 'K', 'W', 'V', '7', '9', '8', 'ß', 'é'];
+/// Letters and digits that never make up four characters in a row of any other text. A 9 would: ports and addresses of
+/// the tests contain `9999` and `.9.9`.
+const LETTERS: &[char] = &['Q', 'X', 'Z', 'J', 'K', 'W', 'V', '7', 'G', '8', 'ß', 'é'];
 /// Characters that have a meaning in URLs, in messages or in configuration files.
 const SPECIAL: &[char] = &[
     ' ', '\t', '\n', '\u{a0}', '@', '/', '?', '#', ':', '%', '&', '=', '+', ',', ';', '\'', '"',
@@ -119,6 +120,19 @@ mod tests {
         assert_eq!(leaked("say aQX7b", "ZQX7bZ"), Some("QX7b".to_owned()));
         assert_eq!(leaked("say QX\\n7b", "ZQX\n7b"), Some("QX\n7".to_owned()));
         assert_eq!(leaked("say QX7 ://b", "ZQX7://b"), None);
+    }
+
+    #[test]
+    fn no_url_contains_four_characters_of_a_password_outside_it() {
+        let password: String = LETTERS.iter().chain(SPECIAL).collect();
+        for around in SHAPES.iter().chain(["redis://10.9.9.9"].iter()) {
+            let characters: Vec<char> = around.chars().filter(|c| !"SP".contains(*c)).collect();
+            for four in characters.windows(4) {
+                let letters = four.iter().filter(|c| LETTERS.contains(c)).count();
+                let all_can_be_drawn = four.iter().all(|c| password.contains(*c));
+                assert!(letters < 2 || !all_can_be_drawn, "{four:?} in {around}");
+            }
+        }
     }
 
     #[test]
