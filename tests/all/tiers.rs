@@ -74,7 +74,7 @@ const SEEDS: [(&str, &str); 7] = [
 ];
 
 /// The steps of the scripts: for each step, the name of its table row in CONTRIBUTING.md, and its command.
-const STEPS: [(&str, &str); 14] = [
+const STEPS: [(&str, &str); 16] = [
     ("examples on pages and in rustdoc", "cargo test --doc"),
     ("programs in `examples/`", "scripts/examples"),
     ("packages for Python and Node.js", "scripts/python quick"),
@@ -84,8 +84,10 @@ const STEPS: [(&str, &str); 14] = [
     ("order of threads (loom)", "--cfg quorate_loom"),
     ("oldest compiler", "cargo \"+$lowest\""),
     ("lowest versions", "scripts/lowest-versions"),
-    ("packages", "scripts/package"),
-    ("each feature alone", "--features \"$feature\""),
+    ("contents of the crates", "scripts/package c"),
+    ("command installed from the crates", "scripts/package crates"),
+    ("no features", "scripts/features"),
+    ("each feature alone", "scripts/features ||"),
     ("format", "cargo fmt"),
     ("lints (clippy)", "cargo clippy"),
     ("documentation builds", "cargo doc"),
