@@ -5,3 +5,5 @@ pub(crate) mod acquire_loop;
 pub(crate) mod kind;
 mod queue_place;
 mod slots;
+#[cfg(test)]
+mod tests;

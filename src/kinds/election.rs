@@ -498,6 +498,29 @@ mod tests {
         assert_eq!(observer.next().now_or_never(), Some(None));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn observer_waits_50_ms_for_the_note_of_a_leader_that_it_has_not_reported() {
+        let masters = Masters::new(3);
+        let mut observer = election(&masters).observe().expect("a valid name");
+        observer.observed.update(Some((1, 4, true)));
+        let leader = |term| Leader { term, note: None };
+        let nanosecond = Duration::from_nanos(1);
+        for (passed, term, is_early) in [
+            (Duration::ZERO, 4, false),
+            (Duration::ZERO, 5, true),
+            (NOTE_TIMEOUT.saturating_sub(nanosecond), 5, true),
+            (nanosecond, 5, false),
+            (Duration::ZERO, 6, true),
+        ] {
+            tokio::time::advance(passed).await;
+            let now = observer.redlock.core.coordinator.now();
+            assert_eq!(observer.is_early(&leader(term)), is_early, "{term}");
+            if is_early {
+                assert_eq!(observer.poll_at.saturating_since(now), NOTE_TIMEOUT / 10);
+            }
+        }
+    }
+
     /// The observer waits for the note of the leader, so it has not reported this leader yet.
     #[tokio::test(start_paused = true)]
     async fn observer_reports_at_once_that_it_knows_no_leader_if_no_majority_answers() {

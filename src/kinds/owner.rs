@@ -161,7 +161,6 @@ impl Owner {
         let mut holds = self.holds();
         holds.retain(|_, hold| hold.strong_count() > 0);
         holds.insert(resource.into(), Arc::downgrade(&hold));
-        drop(holds);
         OwnedGuard::of(hold)
     }
 }

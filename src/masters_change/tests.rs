@@ -46,7 +46,7 @@ fn change_of_masters_copies_fencing_counters_up_to_9_s_older_than_its_wait() {
 struct ChangedNode {
     memory: MemoryNode,
     state: Mutex<ChangeSeen>,
-    /// The names of all orders, for example `Raise`.
+    /// The names of all orders, for example `Raise`, and `Acquire` for each attempt to acquire a lock.
     orders: Mutex<Vec<String>>,
     /// The name of the orders that fail; empty if none does.
     failing: Mutex<&'static str>,
@@ -108,6 +108,11 @@ impl Node for ChangedNode {
     }
 
     fn send(&self, request: Request, reply: Reply) {
+        if matches!(request, Request::Acquire { .. }) {
+            let orders = self.orders.lock();
+            let acquire = "Acquire".to_owned();
+            orders.expect("no test thread has panicked").push(acquire);
+        }
         let write_fault = self.write_fault.lock();
         let write_fault = write_fault.expect("no test thread has panicked").clone();
         match write_fault.filter(|_| matches!(request, Request::Write { .. })) {
@@ -378,4 +383,29 @@ async fn values_are_copied_together_with_one_look_at_the_markers() {
         looks.push(masters[0].order_count("ReadState"));
     }
     assert_eq!(looks[0], looks[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_step_open_waits_for_the_lock_of_a_value_and_only_once() {
+    let masters = six_masters(&["prizes"]);
+    create_quota(&masters[..3], "prizes").await;
+    let holder = redlock_on(&masters, 0);
+    let hold = || holder.acquire("prizes");
+    let guard = hold().await.expect("free");
+    let attempts = || masters[0].order_count("Acquire");
+    let attempts_of_holder = attempts();
+    let redlock = redlock_on(&masters, 0);
+    let change = redlock.change().expect("next masters are set");
+    let closed = close(&change).await;
+    let attempts_of_steps = attempts() - attempts_of_holder;
+    assert_eq!(attempts_of_steps, 2, "one attempt of each step");
+    // The lock has expired, because the clock was advanced without a chance to renew it.
+    assert!(!guard.is_valid());
+    let _guard = hold().await.expect("free");
+    let started_at = tokio::time::Instant::now();
+    let error = error_of(change.open(&closed).await);
+    assert!(error.contains("\"prizes\": not copied"), "{error}");
+    let waited = started_at.elapsed();
+    let waits = change.wait()..2 * change.wait();
+    assert!(waits.contains(&waited), "{waited:?}");
 }

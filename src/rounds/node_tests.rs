@@ -25,6 +25,9 @@ const ANSWER_TIME: Duration = Duration::from_millis(50);
 /// How long the votes of a doubted master do not count.
 const DOUBTED_TIME: Duration = Duration::from_secs(3);
 
+/// All bytes of a random number.
+const RANDOM_BYTE: u8 = 5;
+
 /// A clock that advances only when somebody waits, or when a slow master advances it.
 #[derive(Clone, Default)]
 struct WaitClock(Arc<AtomicU64>);
@@ -49,7 +52,9 @@ impl Runtime for WaitClock {
         false
     }
 
-    fn random(&self, _: &mut [u8]) {}
+    fn random(&self, bytes: &mut [u8]) {
+        bytes.fill(RANDOM_BYTE);
+    }
 }
 
 /// A master that grants every lock with the same fencing number.
@@ -240,16 +245,26 @@ async fn fencing_token_of_other_holds_of_an_owner_is_used_unless_it_is_below_the
 
 #[tokio::test]
 async fn masters_with_different_tokens_of_an_owner_are_asked_again_after_short_pauses() {
-    let acquires = Arc::<Mutex<Vec<_>>>::default();
-    let coordinator = masters(7, |index, node| {
-        node.number += index as u64;
-        node.acquires = acquires.clone();
-    });
-    let found = number_of_owner(&coordinator, 7).await;
-    assert_eq!(found, Err(Failure::NotJoinable));
-    let acquires = acquires.lock().expect("no test panics here").clone();
-    let rounds = [0, 1, 2].map(|round| [(round * ANSWER_TIME, 0); 3]);
-    assert_eq!(acquires, rounds.concat());
+    let short = Retry::new(ANSWER_TIME / 5, ANSWER_TIME);
+    let seed = u64::from_ne_bytes([RANDOM_BYTE; 8]);
+    let short_pauses: Vec<_> = short.delays(seed).take(2).collect();
+    // The pauses of the retry settings, but at most the time limit for an answer.
+    for (retry, pauses) in [
+        (Retry::new(TTL, TTL), &[ANSWER_TIME; 2][..]),
+        (short, &short_pauses),
+    ] {
+        let acquires = Arc::<Mutex<Vec<_>>>::default();
+        let mut coordinator = masters(7, |index, node| {
+            node.number += index as u64;
+            node.acquires = acquires.clone();
+        });
+        coordinator.retry = retry;
+        let found = number_of_owner(&coordinator, 7).await;
+        assert_eq!(found, Err(Failure::NotJoinable));
+        let acquires = acquires.lock().expect("no test panics here").clone();
+        let times = [Duration::ZERO, pauses[0], pauses[0] + pauses[1]];
+        assert_eq!(acquires, times.map(|time| [(time, 0); 3]).concat());
+    }
 }
 
 #[test]

@@ -180,3 +180,108 @@ impl ReplySink for JoinedReply {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Token;
+
+    /// Keeps the answer to a whole request.
+    #[derive(Default)]
+    struct WholeAnswer(Mutex<Option<Result<Answer, Fault>>>);
+
+    impl ReplySink for WholeAnswer {
+        fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
+            *self.0.lock().expect("not poisoned") = Some(answer);
+        }
+    }
+
+    /// Splits a request for the locks `a`, `b` and `c`: one session handles `a` and `c`, another one `b`. Answers the
+    /// two parts, and returns the answer to the whole request.
+    fn joined(
+        request: impl Fn(Vec<Arc<Claim>>) -> Request,
+        answers: [Result<Answer, Fault>; 2],
+    ) -> Result<Answer, Fault> {
+        let token = Token::from_bytes([1; 16]);
+        let claim = |key: &[u8]| Arc::new(Claim::new("", key, token, true));
+        let claims = [b"a", b"b", b"c"].map(|key| claim(key));
+        let whole_answer = Arc::new(WholeAnswer::default());
+        let reply = Reply::new(whole_answer.clone(), 0, Phase::Extend);
+        let session_of = |claim: &Claim| usize::from(claim.key() == b"b");
+        let parts = split_by_session(request(Vec::from(claims)), reply, session_of);
+        assert_eq!(parts.len(), 2);
+        for ((_, _, reply), answer) in parts.into_iter().zip(answers) {
+            assert_eq!(*whole_answer.0.lock().expect("not poisoned"), None);
+            reply.answer(answer);
+        }
+        let answer = whole_answer.0.lock().expect("not poisoned").take();
+        answer.expect("all parts are answered")
+    }
+
+    #[test]
+    fn results_of_a_split_note_request_are_in_the_order_of_its_locks() {
+        let fault = || Err(Fault::OutOfMemory);
+        for (answers, whole_answer) in [
+            (
+                [Ok(vec![true, false]), Ok(vec![true])],
+                Ok([true, true, false]),
+            ),
+            ([Ok(vec![true, true]), fault()], Ok([true, false, true])),
+            ([fault(), Ok(vec![true])], Ok([false, true, false])),
+            ([Err(Fault::Stalled), fault()], Err(Fault::OutOfMemory)),
+        ] {
+            let request = |claims: Vec<Arc<Claim>>| {
+                let item = |claim| NoteItem {
+                    claim,
+                    says: "x".into(),
+                    since: 0,
+                    announce: false,
+                };
+                Request::Note {
+                    items: claims.into_iter().map(item).collect(),
+                }
+            };
+            let case = format!("{answers:?}");
+            let answers = answers.map(|answer| answer.map(Answer::Noted));
+            let whole_answer = whole_answer.map(|noted| Answer::Noted(Vec::from(noted)));
+            assert_eq!(joined(request, answers), whole_answer, "{case}");
+        }
+    }
+
+    #[test]
+    fn locks_of_a_failed_part_of_a_renewal_are_unknown_unless_they_were_withdrawn() {
+        let unknown = || Extended::Unknown(Fault::OutOfMemory);
+        let kept = || Ok(vec![Extended::Kept, Extended::NotOurs]);
+        let fault = || Err(Fault::OutOfMemory);
+        for (answers, whole_answer) in [
+            (
+                [kept(), Ok(vec![Extended::Restored])],
+                Ok([Extended::Kept, Extended::Restored, Extended::NotOurs]),
+            ),
+            (
+                [kept(), fault()],
+                Ok([Extended::Kept, unknown(), Extended::NotOurs]),
+            ),
+            (
+                [kept(), Err(Fault::Withdrawn)],
+                Ok([Extended::Kept, Extended::Withdrawn, Extended::NotOurs]),
+            ),
+            (
+                [fault(), Ok(vec![Extended::Kept])],
+                Ok([unknown(), Extended::Kept, unknown()]),
+            ),
+            ([Err(Fault::Stalled), fault()], Err(Fault::OutOfMemory)),
+        ] {
+            let request = |claims: Vec<Arc<Claim>>| {
+                let item = |claim| ExtendItem::new(claim, std::time::Duration::from_secs(1));
+                Request::Extend {
+                    items: claims.into_iter().map(item).collect(),
+                }
+            };
+            let case = format!("{answers:?}");
+            let answers = answers.map(|answer| answer.map(Answer::Extended));
+            let whole_answer = whole_answer.map(|extended| Answer::Extended(Vec::from(extended)));
+            assert_eq!(joined(request, answers), whole_answer, "{case}");
+        }
+    }
+}

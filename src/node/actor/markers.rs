@@ -157,8 +157,10 @@ mod tests {
         markers.record_marker(&a, marker(2), false);
         markers.record_no_marker(&c);
         assert_eq!(markers.lost_marker(), LostMarker::Nothing);
+        assert!(!markers.has_lost_marker(&c));
         markers.record_marker(&b, marker(1), false);
         assert_eq!(markers.lost_marker(), LostMarker::Known(marker(2)));
+        assert!(markers.has_lost_marker(&c));
         markers.record_no_marker(&a);
         assert_eq!(
             markers.lost_marker(),

@@ -106,10 +106,10 @@ impl PendingReleases {
         self.pause = FIRST_PAUSE;
     }
 
-    /// The time at which the pause ends and pending releases can be sent again. `None` if none are pending, or if there
-    /// is no pause.
+    /// The time at which the pause ends and pending releases can be sent again. `None` if there is no pause: a pause
+    /// begins with a pending release, and ends before the last one is taken.
     pub(in crate::node) fn wake_at(&self) -> Option<Instant> {
-        self.paused_until.filter(|_| !self.is_empty())
+        self.paused_until
     }
 
     /// Removes at most `limit` pending releases from the list, and returns them to be sent now. Returns none during a
@@ -262,10 +262,14 @@ mod tests {
             pending_releases.keep(&release("a"));
         }
         assert_eq!(pending_releases.len(), MAX_PENDING);
+        let ttl = Duration::from_secs(1);
+        pending_releases.postpone(&release("c"), ttl, at(0));
+        assert_eq!(pending_releases.len(), MAX_PENDING);
+        assert_eq!(pending_releases.wake_at(), Some(at(50)));
         pending_releases.prepend((0..10).map(|_| release("b")));
         assert_eq!(pending_releases.len(), MAX_PENDING);
         assert_eq!(
-            take_names(&mut pending_releases, 11, at(0))[..],
+            take_names(&mut pending_releases, 11, at(50))[..],
             [&["b"; 10][..], &["a"]].concat()
         );
     }

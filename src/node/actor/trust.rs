@@ -447,8 +447,14 @@ mod tests {
     fn server_that_moves_to_a_new_address_has_no_vote_there_while_its_old_votes_may_count() {
         let (a, b) = (NodeName::new("a"), NodeName::new("b"));
         let (roster, _) = roster();
-        drop(roster.claim_vote("run 1", &a));
+        let old_connection = roster.claim_vote("run 1", &a);
         let _moved = roster.claim_vote("run 3", &a);
+        assert_eq!(
+            withheld_secs(&roster.claim_vote("run 1", &b)),
+            Err("a"),
+            "the old connection of a is open"
+        );
+        drop(old_connection);
         // The address b was never connected before, so no other rule withholds its votes.
         assert_eq!(withheld_secs(&roster.claim_vote("run 1", &b)), Ok(30));
     }
