@@ -1,13 +1,17 @@
 //! Tests of whole acquires with masters that answer at once, as a test prescribes.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt as _;
 
+use crate::TryAcquire;
 use crate::builder::RedlockBuilder;
 use crate::error::AcquireError;
-use crate::node::{Abilities, Answer, Fairness, Fault, Node, NodeName, QueueInfo, Reply, Request};
+use crate::node::{
+    Abilities, Answer, Fairness, Fault, Node, NodeName, Permit, QueueInfo, Reply, Request,
+};
 use crate::protocol::instant::Instant;
 use crate::redlock::Redlock;
 use crate::retry::Retry;
@@ -84,28 +88,41 @@ impl Runtime for Sleeps {
     }
 }
 
+/// The requests that a script answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Acquire,
+    Confirm,
+    Release,
+}
+
 /// One request to one master.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Asked {
+    kind: Kind,
     /// The index of the master.
     node: usize,
     /// How many acquire requests the master has received, including this one.
     attempt: u64,
-    /// Whether the request is the first of two kinds of requests: to acquire the lock, or to confirm a fencing token.
-    acquires: bool,
     /// The ticket of this client's place in the queue, if the request contains one.
     ticket: Option<u64>,
+    /// The slot of a semaphore, if the request is about one.
+    slot: Option<u8>,
 }
 
-type Script = Arc<dyn Fn(Asked) -> Result<Answer, Fault> + Send + Sync>;
+/// The answer to a request; `None` if the master never answers it.
+type ScriptedAnswer = Option<Result<Answer, Fault>>;
 
-/// A master that answers requests for a lock as its script prescribes, and releases every lock.
+type Script = Arc<dyn Fn(Asked) -> ScriptedAnswer + Send + Sync>;
+
+/// A master that answers requests as its script prescribes.
 struct ScriptedNode {
     name: NodeName,
     index: usize,
     attempts: Mutex<u64>,
     script: Script,
     abilities: Abilities,
+    unanswered: Mutex<Vec<Reply>>,
 }
 
 impl Node for ScriptedNode {
@@ -118,25 +135,31 @@ impl Node for ScriptedNode {
     }
 
     fn send(&self, request: Request, reply: Reply) {
-        let (claim, acquires) = match &request {
-            Request::Acquire { claim, .. } => (claim, true),
-            Request::Confirm { claim, .. } => (claim, false),
-            _ => return reply.answer(Ok(Answer::Released(true))),
+        let (claim, kind) = match &request {
+            Request::Acquire { claim, .. } => (claim, Kind::Acquire),
+            Request::Confirm { claim, .. } => (claim, Kind::Confirm),
+            Request::Release { claim, .. } => (claim, Kind::Release),
+            _ => return reply.answer(Err(Fault::OutOfMemory)),
         };
         let mut attempts = self.attempts.lock().expect("not poisoned");
-        *attempts += u64::from(acquires);
+        *attempts += u64::from(kind == Kind::Acquire);
+        let attempt = *attempts;
+        drop(attempts);
         let ticket = match claim.fairness() {
             Fairness::Fair(Some(ticket)) => Some(ticket.number),
             Fairness::Fair(None) | Fairness::Unordered => None,
         };
-        let asked = Asked {
+        let answer = (self.script)(Asked {
+            kind,
             node: self.index,
-            attempt: *attempts,
-            acquires,
+            attempt,
             ticket,
-        };
-        drop(attempts);
-        reply.answer((self.script)(asked));
+            slot: claim.permit().map(Permit::slot),
+        });
+        match answer {
+            Some(answer) => reply.answer(answer),
+            None => self.unanswered.lock().expect("not poisoned").push(reply),
+        }
     }
 
     fn idle(&self) -> BoxFuture<()> {
@@ -148,7 +171,7 @@ impl Node for ScriptedNode {
 fn client(
     sleeps: &Arc<Sleeps>,
     abilities: Abilities,
-    script: impl Fn(Asked) -> Result<Answer, Fault> + Send + Sync + 'static,
+    script: impl Fn(Asked) -> ScriptedAnswer + Send + Sync + 'static,
 ) -> RedlockBuilder {
     let script: Script = Arc::new(script);
     let node = |index: usize| -> Arc<dyn Node> {
@@ -158,6 +181,7 @@ fn client(
             attempts: Mutex::default(),
             script: script.clone(),
             abilities,
+            unanswered: Mutex::default(),
         })
     };
     let nodes = (0..3).map(node).collect();
@@ -169,36 +193,41 @@ fn client(
         .retry(retry())
 }
 
-fn refused(ttl_left: Duration, ahead: u64, holder: Option<&[u8]>) -> Result<Answer, Fault> {
+/// The lock is held, or it is a semaphore of which these slots are free.
+fn refused(ttl_left: Duration, ahead: u64, holder: Option<&[u8]>, free: u64) -> ScriptedAnswer {
     let queue_info = QueueInfo {
         ahead,
         ticket: 6,
         holder: holder.map(<[u8]>::to_vec),
+        free,
         ..QueueInfo::default()
     };
-    Ok(Answer::Refused {
+    Some(Ok(Answer::Refused {
         ttl_left: Some(ttl_left),
         line: Some(Box::new(queue_info)),
-    })
+    }))
 }
 
-fn granted(counter: u64) -> Result<Answer, Fault> {
-    Ok(Answer::Granted {
+fn granted(counter: u64) -> ScriptedAnswer {
+    Some(Ok(Answer::Granted {
         counter: Some(counter),
-    })
+    }))
 }
 
-/// The masters grant the first attempts with different fencing tokens, and then refuse to confirm one of them with the
-/// answer `confirmed`. Each attempt takes 8 ms.
-fn colliding(asked: Asked, confirmed: Result<Answer, Fault>) -> Result<Answer, Fault> {
-    if asked.acquires {
-        return granted(asked.node as u64);
+/// The answers of masters that grant an attempt with different fencing tokens, and then answer `confirmed` to the
+/// request that confirms one of them. The attempt takes 8 ms.
+fn colliding(asked: Asked, confirmed: Result<Answer, Fault>) -> ScriptedAnswer {
+    match asked.kind {
+        Kind::Acquire => granted(asked.node as u64),
+        Kind::Release => Some(Ok(Answer::Released(true))),
+        Kind::Confirm => {
+            if asked.node == 0 {
+                // The first poll advances the clock.
+                let _ = tokio::time::advance(ms(8)).now_or_never();
+            }
+            Some(confirmed)
+        }
     }
-    if asked.node == 0 {
-        // The first poll advances the clock.
-        let _ = tokio::time::advance(ms(8)).now_or_never();
-    }
-    confirmed
 }
 
 #[tokio::test(start_paused = true)]
@@ -212,7 +241,7 @@ async fn owner_pauses_for_a_random_time_after_each_collision_of_its_attempts() {
         let sleeps = Arc::new(Sleeps::default());
         let is_won = wait > TTL;
         let redlock = client(&sleeps, Abilities::default(), |asked| {
-            if asked.attempt == 3 {
+            if asked.attempt == 3 && asked.kind == Kind::Acquire {
                 return granted(9);
             }
             colliding(asked, Ok(Answer::NotOurs))
@@ -227,22 +256,22 @@ async fn owner_pauses_for_a_random_time_after_each_collision_of_its_attempts() {
 
 /// The first pause of an owner whose first attempt ended like this, in a list, and the tickets of its attempts.
 async fn pause_after_first_attempt(
-    script: impl Fn(Asked) -> Result<Answer, Fault> + Send + Sync + 'static,
+    script: impl Fn(Asked) -> ScriptedAnswer + Send + Sync + 'static,
 ) -> (Vec<Duration>, Vec<Option<u64>>) {
     let sleeps = Arc::new(Sleeps::default());
     let tickets = Arc::<Mutex<Vec<_>>>::default();
     let asked_tickets = tickets.clone();
     let redlock = client(&sleeps, Abilities::default(), move |asked| {
-        if asked.node == 0 && asked.acquires {
+        if asked.node == 0 && asked.kind == Kind::Acquire {
             asked_tickets
                 .lock()
                 .expect("not poisoned")
                 .push(asked.ticket);
         }
-        if asked.attempt == 1 {
-            script(asked)
-        } else {
-            granted(9)
+        match (asked.attempt, asked.kind) {
+            (1, _) => script(asked),
+            (_, Kind::Release) => Some(Ok(Answer::Released(true))),
+            _ => granted(9),
         }
     });
     let redlock = redlock.build().expect("good settings");
@@ -264,8 +293,9 @@ async fn only_a_majority_that_granted_the_lock_of_an_owner_makes_a_collision() {
     assert_eq!(after_outage, (vec![first_retry_pause()], vec![None, None]));
     // Another client holds the lock. The next attempt queues on the masters at once, behind their largest ticket.
     let after_refusal = pause_after_first_attempt(|asked| match asked.node {
-        0 => granted(9),
-        _ => refused(ms(90), 0, None),
+        0 if asked.kind == Kind::Acquire => granted(9),
+        0 => Some(Ok(Answer::Released(true))),
+        _ => refused(ms(90), 0, None, 0),
     });
     assert_eq!(after_refusal.await, (vec![], vec![None, Some(7)]));
 }
@@ -289,7 +319,7 @@ async fn queued_waiter_asks_again_at_the_first_of_its_times() {
     ] {
         let sleeps = Arc::new(Sleeps::default());
         let redlock = client(&sleeps, abilities, move |asked| match asked.attempt {
-            1 | 2 => refused(ttl_left, ahead, holder),
+            1 | 2 => refused(ttl_left, ahead, holder, 0),
             _ => granted(9),
         });
         let redlock = redlock.build().expect("good settings");
@@ -305,7 +335,7 @@ async fn queued_waiter_asks_again_at_the_first_of_its_times() {
 async fn error_of_a_caller_behind_local_tasks_counts_no_attempt() {
     let sleeps = Arc::new(Sleeps::default());
     let redlock = client(&sleeps, Abilities::default(), |_| {
-        Err(Fault::Down("off".into()))
+        Some(Err(Fault::Down("off".into())))
     });
     let redlock = redlock.build().expect("good settings");
     let waiting = [(); 2].map(|()| {
@@ -327,36 +357,10 @@ async fn error_of_a_caller_behind_local_tasks_counts_no_attempt() {
     }
 }
 
-/// A master that answers no request.
-struct SilentNode {
-    name: NodeName,
-    replies: Mutex<Vec<Reply>>,
-}
-
-impl Node for SilentNode {
-    fn name(&self) -> &NodeName {
-        &self.name
-    }
-
-    fn send(&self, _: Request, reply: Reply) {
-        self.replies.lock().expect("not poisoned").push(reply);
-    }
-
-    fn idle(&self) -> BoxFuture<()> {
-        Box::pin(async {})
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn caller_behind_a_local_task_gives_up_when_the_first_answers_to_that_task_are_due() {
-    let node = |index: usize| -> Arc<dyn Node> {
-        Arc::new(SilentNode {
-            name: NodeName::new(format!("n{index}")),
-            replies: Mutex::default(),
-        })
-    };
-    let builder = Redlock::builder().nodes((0..3).map(node).collect());
-    let builder = builder.node_timeout(ms(50)).connect_timeout(ms(40));
+    let sleeps = Arc::new(Sleeps::default());
+    let builder = client(&sleeps, Abilities::default(), |_| None).connect_timeout(ms(40));
     let redlock = builder.build().expect("good settings");
     let first_request = redlock.lock("a").wait(Wait::For(TTL));
     let first_task = tokio::spawn(async move { first_request.acquire().await.map(drop) });
@@ -367,4 +371,57 @@ async fn caller_behind_a_local_task_gives_up_when_the_first_answers_to_that_task
     // After its own wait of 1 ms, it waits for 50 ms and for the three steps of connecting, each of 40 ms.
     assert_eq!(started_at.elapsed(), ms(1 + 50 + 3 * 40));
     first_task.abort();
+}
+
+/// One master grants each slot, and the other masters show that all other slots are free. No master answers a release.
+#[tokio::test(start_paused = true)]
+async fn single_attempt_on_a_semaphore_tries_three_slots_and_waits_for_the_releases_between_them() {
+    let sleeps = Arc::new(Sleeps::default());
+    let slots = Arc::<Mutex<Vec<_>>>::default();
+    let asked_slots = slots.clone();
+    let redlock = client(&sleeps, Abilities::default(), move |asked| {
+        let slot = asked.slot.expect("the request is about a semaphore");
+        match (asked.kind, asked.node) {
+            (Kind::Acquire, 0) => {
+                asked_slots.lock().expect("not poisoned").push(slot);
+                granted(9)
+            }
+            (Kind::Acquire, _) => refused(TTL, 0, None, 0xff & !(1 << slot)),
+            _ => None,
+        }
+    });
+    let redlock = redlock.build().expect("good settings");
+    let outcome = redlock.semaphore("a", 8).try_acquire().await;
+    assert!(matches!(outcome, Ok(TryAcquire::Held(_))), "{outcome:?}");
+    let slots = slots.lock().expect("not poisoned").clone();
+    let different_slots: BTreeSet<_> = slots.iter().collect();
+    assert_eq!((slots.len(), different_slots.len()), (3, 3), "{slots:?}");
+    assert_eq!(sleeps.recorded(), [ms(50); 2]);
+}
+
+/// The masters do not answer the first task, and refuse the slot of the second task.
+#[tokio::test(start_paused = true)]
+async fn task_that_waits_behind_an_earlier_task_leaves_its_slot_to_other_tasks() {
+    let sleeps = Arc::new(Sleeps::default());
+    let first_slot = Arc::<Mutex<Option<u8>>>::default();
+    let silent_slot = first_slot.clone();
+    let redlock = client(&sleeps, Abilities::default(), move |asked| {
+        let mut silent_slot = silent_slot.lock().expect("not poisoned");
+        let is_silent = asked.slot == Some(*silent_slot.get_or_insert(asked.slot?));
+        if is_silent {
+            return None;
+        }
+        refused(TTL, 0, None, 0)
+    });
+    let redlock = redlock.build().expect("good settings");
+    let tasks = [(); 2].map(|()| {
+        let request = redlock.semaphore("a", 4).wait(Wait::For(TTL));
+        tokio::spawn(async move { request.acquire().await.map(drop) })
+    });
+    tokio::time::sleep(ms(10)).await;
+    let first_slot = first_slot.lock().expect("not poisoned").expect("asked");
+    let permit = Permit::new(b"a"[..].into(), 0, 4);
+    let own_slots = redlock.core.local_queues.own_slots(&permit, None);
+    assert_eq!(own_slots, (0, 1 << first_slot));
+    tasks.iter().for_each(tokio::task::JoinHandle::abort);
 }

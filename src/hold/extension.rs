@@ -159,24 +159,58 @@ impl ExtendAnswers {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
     use crate::keys::hold_note_key;
     use crate::node::note::NOTE_LIVES;
+    use crate::node::{Node, NodeName, Reply, Request};
     use crate::redlock::Redlock;
-    use crate::testing::Masters;
+    use crate::runtime::BoxFuture;
+    use crate::testing::{Masters, MemoryNode};
+
+    /// A master in memory. It records for each written note whether it is to be announced.
+    struct NotingNode {
+        master: MemoryNode,
+        announced: Arc<Mutex<Vec<bool>>>,
+    }
+
+    impl Node for NotingNode {
+        fn name(&self) -> &NodeName {
+            self.master.name()
+        }
+
+        fn send(&self, request: Request, reply: Reply) {
+            if let Request::Note { items } = &request {
+                let mut announced = self.announced.lock().expect("not poisoned");
+                announced.extend(items.iter().map(|item| item.announce));
+            }
+            self.master.send(request, reply);
+        }
+
+        fn idle(&self) -> BoxFuture<()> {
+            self.master.idle()
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn extension_of_a_reader_also_renews_the_note_of_the_holder() {
         let ttl = Duration::from_secs(10);
         let masters = Masters::new(3);
-        let redlock = Redlock::builder().in_memory_on(&masters).build();
+        let announced = Arc::<Mutex<Vec<bool>>>::default();
+        let node = |master: &MemoryNode| -> Arc<dyn Node> {
+            let (master, announced) = (master.clone(), announced.clone());
+            Arc::new(NotingNode { master, announced })
+        };
+        let nodes = masters.iter().map(node).collect();
+        let redlock = Redlock::builder().nodes(nodes).build();
         let lock = redlock.expect("good settings").lock("doc");
         let lock = lock.shared().note("me").renewal(false).ttl(ttl);
         let guard = lock.acquire().await.expect("free");
         tokio::time::sleep(ttl / 2).await;
         let note_key = hold_note_key(&guard.token().to_hex(), b"doc");
         let note_expiries = || {
-            let expiry_on = |master: &crate::testing::MemoryNode| {
+            let expiry_on = |master: &MemoryNode| {
                 master.with_master(|master, now| {
                     let expires_at = master.peek(now, &note_key).expires;
                     Duration::from_micros(expires_at.expect("a note").saturating_sub(now))
@@ -187,5 +221,8 @@ mod tests {
         assert!(note_expiries().iter().all(|left| *left < NOTE_LIVES * ttl));
         guard.extend(2 * ttl).await.expect("still held");
         assert_eq!(note_expiries(), [NOTE_LIVES * 2 * ttl; 3]);
+        let announced = announced.lock().expect("not poisoned");
+        assert!(announced.len() >= 6, "two notes for each master");
+        assert!(!announced.contains(&true), "only candidates announce notes");
     }
 }

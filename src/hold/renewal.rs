@@ -611,4 +611,16 @@ mod tests {
             assert!(master.with_master(|master, now| master.peek(now, b"r").holder.is_none()));
         }
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_sixth_renewal_keeps_the_note_once_the_note_was_sent() {
+        let lock = Redlock::in_memory(3).lock("r").renewal(false);
+        let guard = lock.acquire().await.expect("free");
+        let keeping = || (0..24).filter(|_| guard.held.next_renewal_keeps_note());
+        assert_eq!(keeping().count(), 0, "no note was sent yet");
+        guard.held.claim.take_note();
+        let keeping: Vec<usize> = keeping().collect();
+        assert_eq!(keeping.len(), 4);
+        assert!(keeping.windows(2).all(|pair| pair[1] == pair[0] + 6));
+    }
 }

@@ -259,6 +259,20 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn guard_that_is_released_twice_and_dropped_counts_once() {
+        let owner = Redlock::in_memory(1).owner("worker").expect("a valid id");
+        let first = owner.acquire("a").await.expect("free");
+        let second = owner.acquire("a").await.expect("held by this owner");
+        for _ in 0..2 {
+            assert!(first.release().await.is_none(), "the second guard holds on");
+        }
+        drop(first);
+        assert!(second.is_valid());
+        assert!(second.release().await.is_some());
+        assert!(second.release().await.is_none());
+    }
+
+    #[tokio::test]
     async fn released_hold_cannot_be_joined() {
         let owner = Redlock::in_memory(1).owner("worker").expect("a valid id");
         let guard = owner.acquire("a").await.expect("free");

@@ -157,6 +157,31 @@ mod tests {
         }
     }
 
+    /// A master in memory that has not answered any request of a reader yet.
+    struct SlowNode {
+        master: MemoryNode,
+        replies: Mutex<Vec<Reply>>,
+    }
+
+    impl Node for SlowNode {
+        fn name(&self) -> &NodeName {
+            self.master.name()
+        }
+
+        fn send(&self, request: Request, reply: Reply) {
+            match &request {
+                Request::Acquire { claim, .. } if claim.group().is_some() => {
+                    self.replies.lock().expect("not poisoned").push(reply);
+                }
+                _ => self.master.send(request, reply),
+            }
+        }
+
+        fn idle(&self) -> BoxFuture<()> {
+            self.master.idle()
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn conversion_that_succeeds_after_the_end_of_the_writer_is_taken_back() {
         let nanosecond = Duration::from_nanos(1);
@@ -192,6 +217,23 @@ mod tests {
                 assert_eq!(master.with_master(is_held), is_in_time);
             }
         }
+    }
+
+    /// A renewal of the writer could restore the writer's lock after the conversion.
+    #[tokio::test(start_paused = true)]
+    async fn writer_is_not_renewed_any_more_during_its_conversion() {
+        let node = |master: &MemoryNode| -> Arc<dyn Node> {
+            let replies = Mutex::default();
+            let master = master.clone();
+            Arc::new(SlowNode { master, replies })
+        };
+        let nodes = Masters::new(3).iter().map(node).collect();
+        let redlock = Redlock::builder().nodes(nodes).build();
+        let redlock = redlock.expect("good settings");
+        let writer = redlock.acquire("doc").await.expect("free");
+        let mut conversion = Box::pin(writer.downgrade());
+        assert!((&mut conversion).now_or_never().is_none());
+        assert!(redlock.core.renewal.take_all().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -227,6 +227,15 @@ async fn each_step_raises_the_markers_of_all_masters_once_the_steps_before_it_ar
         .await
         .expect("the next masters are open");
     assert_eq!(marks(&masters), ["2"; 6]);
+    for master in &masters[3..5] {
+        master.fail("Raise");
+    }
+    let error = error_of(change.finish().await);
+    let expected = "no majority of the next masters is marked as finished";
+    assert!(error.contains(expected), "{error}");
+    for master in &masters[3..5] {
+        master.fail("");
+    }
     let finished = change.finish().await.expect("the next masters are open");
     assert_eq!(finished.stage(), ChangeStage::Finished);
     assert_eq!(marks(&masters), ["4"; 6]);

@@ -255,6 +255,7 @@ mod tests {
         assert_eq!(kind_on_line(listens), Some(ClientKind::Unknown));
         for nobody in [
             "id=7 addr=a name= sub=0 cmd=get",
+            "id=7 addr=a name=cache sub=1 cmd=get",
             "id=7 addr=a name=quorate-operator cmd=eval",
             "",
         ] {

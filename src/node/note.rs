@@ -350,6 +350,17 @@ mod tests {
     }
 
     #[test]
+    fn stored_note_without_a_holder_has_no_start_and_only_a_term() {
+        assert_eq!(stored(None, None), None);
+        let led = stored(None, Some(9)).expect("a term is stored");
+        let start = split_start(&led).map(|(since_ms, _)| since_ms);
+        assert_eq!(start, Some(0));
+        let note = [HOLDER, b" ", led.as_bytes()].concat();
+        assert_eq!(Note::term(&note, HOLDER), Some(9));
+        assert_eq!(Note::read(&note, HOLDER), None);
+    }
+
+    #[test]
     fn longest_note_fits_into_the_bytes_that_a_master_returns() {
         let long_text = |sign: char| sign.to_string().repeat(MAX_NOTE_LEN);
         for sign in ['\n', 'x', '\u{85}', '\u{1f512}'] {

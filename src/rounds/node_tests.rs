@@ -69,6 +69,8 @@ struct GrantingNode {
     confirmed: Result<Answer, Fault>,
     /// The time and the proposed number of each acquire request.
     acquires: Arc<Mutex<Vec<(Duration, u64)>>>,
+    /// The fencing number of each request that confirms one.
+    confirms: Arc<Mutex<Vec<u64>>>,
 }
 
 impl Node for GrantingNode {
@@ -85,7 +87,11 @@ impl Node for GrantingNode {
                 acquires.push((passed, proposal));
                 Ok(Answer::Granted { counter })
             }
-            Request::Confirm { .. } => self.confirmed.clone(),
+            Request::Confirm { token, .. } => {
+                let mut confirms = self.confirms.lock().expect("no test panics here");
+                confirms.push(token);
+                self.confirmed.clone()
+            }
             Request::Release { .. } => Ok(Answer::Released(true)),
             _ => Err(Fault::OutOfMemory),
         });
@@ -114,6 +120,7 @@ fn masters(number: u64, change: impl Fn(usize, &mut GrantingNode)) -> Coordinato
             clock: clock.clone(),
             confirmed: Ok(Answer::Confirmed),
             acquires: Arc::default(),
+            confirms: Arc::default(),
         };
         change(index, &mut node);
         Arc::new(node) as Arc<dyn Node>
@@ -210,6 +217,22 @@ async fn refused_confirmation_of_a_fencing_token_is_no_outage() {
         let attempt = attempt(&coordinator).await;
         let attempt = attempt.map_err(|(failure, finding, _)| (failure, finding));
         assert_eq!(attempt, result, "{confirmed:?}");
+    }
+}
+
+#[tokio::test]
+async fn token_to_confirm_grows_to_the_counters_of_the_masters_and_never_shrinks() {
+    for (counter, tokens) in [(3, [9, 9, 9]), (12, [9, 12, 12])] {
+        let confirms = Arc::<Mutex<Vec<_>>>::default();
+        let coordinator = masters(7, |index, node| {
+            node.number += index as u64;
+            node.confirmed = Ok(Answer::CounterAbove(counter));
+            node.confirms = confirms.clone();
+        });
+        let failure = attempt(&coordinator).await.err().map(|lost| lost.0);
+        assert_eq!(failure, Some(Some(Failure::Contention)), "{counter}");
+        let confirms = confirms.lock().expect("no test panics here").clone();
+        assert_eq!(confirms, tokens.map(|token| [token; 3]).concat());
     }
 }
 
