@@ -363,10 +363,83 @@ impl PendingWrite {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Redlock;
-    use crate::node::Node;
-    use crate::node::memory::{Condition, MemoryNode};
+    use std::sync::Mutex;
     use std::time::Duration;
+
+    use crate::Redlock;
+    use crate::node::memory::{Condition, MemoryNode};
+    use crate::node::{Answer, Node, NodeName, Reply, Request, ServerRun, StoredValue};
+    use crate::runtime::BoxFuture;
+
+    /// A master that grants every lock and stores one value.
+    struct ClockNode {
+        name: NodeName,
+        /// The time on the clock of this master.
+        clock: u64,
+        /// Where to keep the requests for the value, which this master answers later; `None` if it answers at once.
+        late_replies: Option<Arc<Mutex<Vec<Reply>>>>,
+    }
+
+    fn value_at(clock: u64) -> Answer {
+        let stored = StoredValue {
+            number: 3,
+            bytes: b"value".to_vec(),
+            trusted: true,
+        };
+        Answer::Value {
+            run: ServerRun::new("run"),
+            stored: Some(stored),
+            clock: Some(clock),
+        }
+    }
+
+    impl Node for ClockNode {
+        fn name(&self) -> &NodeName {
+            &self.name
+        }
+
+        fn send(&self, request: Request, reply: Reply) {
+            let answer = match (request, &self.late_replies) {
+                (Request::Acquire { .. }, _) => Answer::Granted { counter: Some(7) },
+                (Request::Read { .. }, None) => value_at(self.clock),
+                (Request::Read { .. }, Some(late_replies)) => {
+                    late_replies.lock().expect("not poisoned").push(reply);
+                    return;
+                }
+                _ => Answer::Released(true),
+            };
+            reply.answer(Ok(answer));
+        }
+
+        fn idle(&self) -> BoxFuture<()> {
+            Box::pin(async {})
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_that_two_clocks_leave_unclear_is_judged_by_the_clock_of_the_third_master() {
+        let late_replies = Arc::<Mutex<Vec<_>>>::default();
+        let node = |index: u64| -> Arc<dyn Node> {
+            Arc::new(ClockNode {
+                name: NodeName::new(format!("n{index}")),
+                clock: 200 * index,
+                late_replies: (index == 2).then(|| late_replies.clone()),
+            })
+        };
+        let redlock = Redlock::builder().nodes((0..3).map(node).collect()).build();
+        let redlock = redlock.expect("good settings");
+        let guard = redlock.acquire("prizes").await.expect("the lock is free");
+        let register = Register::under(&guard).expect("the lock is fenced");
+        let mut value = register.read().await.expect("two masters answer");
+        assert_eq!(value.read.judge_time(100), TimeVerdict::Unclear);
+        let answer_later = async {
+            for reply in late_replies.lock().expect("not poisoned").drain(..) {
+                reply.answer(Ok(value_at(10)));
+            }
+        };
+        let (verdict, ()) = futures::join!(value.judge_time(100), answer_later);
+        assert_eq!(verdict, TimeVerdict::Future(90));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn value_is_not_written_under_a_lock_that_was_lost() {

@@ -282,8 +282,11 @@ fn reader_that_left_the_local_queue_does_not_block_the_next_waiter() {
     // The reader has left the queue, so it does not share the finding of the waiter at the front.
     writer_place.share_finding(Some(outage()));
     assert_eq!(finding_of(&reader_place), None);
-    let owner_place = queues.place_unqueued(&job_target());
+    let mut owner_place = queues.place_unqueued(&job_target());
     assert!(owner_place.is_front() && !owner_place.is_queued());
+    // Only a waiter in the queue leaves it for a slot.
+    owner_place.leave_for_slot();
+    assert!(owner_place.is_first() && queues.waiters_at_slots().is_empty());
     drop(reader_place);
     queues.woken(1, b"job");
     assert_eq!(owner_place.waiter.woken_by.load(Ordering::Relaxed), 1 << 1);
