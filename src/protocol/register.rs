@@ -212,7 +212,7 @@ pub(crate) fn judge_carry(quorum: Quorum, votes: &[ReadVote]) -> CarryDecision {
     let is_shown_by_old = (0..votes.len()).any(|node| showing_any.has(node) && quorum.is_old(node));
     if is_shown_by_old && !old.is_possible_without(nothing.or(old_copies)) {
         CarryDecision::Lost
-    } else if is_shown_by_old || !old.is_met_by(nothing) {
+    } else if !old.is_met_by(nothing) {
         CarryDecision::Undecided
     } else if showing_any == MasterSet::default() {
         CarryDecision::Nowhere

@@ -77,3 +77,26 @@ fn add_first_answers(first: &mut Answers, answers: &Answers) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_answer_of_each_master_is_kept() {
+        let held_by = |value: &[u8]| {
+            let holder = Some(value.to_vec());
+            let state = KeyState {
+                holder,
+                ..KeyState::default()
+            };
+            (Ok(state), Duration::ZERO)
+        };
+        let failed = || (Err(Fault::OutOfMemory), Duration::ZERO);
+        let mut first = Answers::new();
+        add_first_answers(&mut first, &vec![failed(), held_by(b"a"), failed()]);
+        assert_eq!(first, [failed(), held_by(b"a"), failed()]);
+        add_first_answers(&mut first, &vec![held_by(b"b"), held_by(b"b"), failed()]);
+        assert_eq!(first, [held_by(b"b"), held_by(b"a"), failed()]);
+    }
+}

@@ -436,6 +436,13 @@ mod tests {
     }
 
     #[test]
+    fn values_of_all_masters_that_have_one_are_compared() {
+        let answers = read_answers([(Some(true), None), (None, None), (Some(false), None)]);
+        let values: Vec<_> = answers.all_bytes().collect();
+        assert_eq!(values, [b"value"; 2]);
+    }
+
+    #[test]
     fn round_is_decided_by_a_majority_of_usable_answers_or_when_all_have_answered() {
         let run = ServerRun::new("run");
         let usable = || {

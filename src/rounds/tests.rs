@@ -9,8 +9,9 @@ use std::time::Duration;
 use super::acquire::AcquireAnswers;
 use super::fan_out::{Collect, Source};
 use super::release::ReleaseAnswers;
-use crate::node::{Answer, Fault, NodeName, QueueInfo};
+use crate::node::{Answer, Fault, NodeName, Permit, QueueInfo};
 use crate::protocol::instant::Instant;
+use crate::protocol::permits::NextSlot;
 use crate::protocol::quorum::{MasterSet, Quorum, Reason, Verdict};
 use crate::report::NodeOutcome;
 
@@ -308,4 +309,26 @@ fn wait_for_an_agreement_ends_when_no_answer_is_missing() {
         answers.record_answer(source(node, 1), Ok(Answer::Granted { counter }));
     }
     assert_eq!(answers.agreed_or_complete(), Some(()));
+}
+
+#[test]
+fn no_other_slot_is_asked_for_behind_a_waiter_or_without_a_report_of_the_queue() {
+    let permit = Permit::new(b"a"[..].into(), 0, 4);
+    let all_held = Some(NextSlot::AllHeld);
+    for (ahead, next_slot) in [(None, all_held), (Some(1), all_held), (Some(0), None)] {
+        let mut answers = AcquireAnswers::open(Quorum::new(3), STARTED_AT);
+        if let Some(ahead) = ahead {
+            let queue_info = QueueInfo {
+                ahead,
+                free: 0b1110,
+                ..QueueInfo::default()
+            };
+            let answer = Answer::Refused {
+                ttl_left: None,
+                line: Some(Box::new(queue_info)),
+            };
+            answers.record_answer(source(0, 1), Ok(answer));
+        }
+        assert_eq!(answers.next_slot(&permit, 0), next_slot, "{ahead:?}");
+    }
 }

@@ -457,11 +457,42 @@ mod tests {
         for master in &masters {
             master.set_condition(Condition::Down);
         }
-        tokio::time::sleep(Duration::from_secs(3_600)).await;
-        let written = value.write(b"quota 6").await;
+        let register = || Register::under(&guard).expect("the lock is fenced");
+        let failed_read = register().read().await.err();
         assert!(
-            matches!(written, Err(ValueError::LockLost(_))),
-            "{written:?}"
+            matches!(failed_read, Some(ValueError::NoQuorum(_))),
+            "the lock is still held: {failed_read:?}"
         );
+        tokio::time::sleep(Duration::from_secs(3_600)).await;
+        let errors = [
+            register().read().await.err(),
+            register().read_vacant().await.err(),
+            register().send_write(Some(b"quota 6"), &value.read).err(),
+        ];
+        for error in errors {
+            assert!(matches!(error, Some(ValueError::LockLost(_))), "{error:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn value_on_a_majority_stays_as_it_is_if_the_other_masters_cannot_be_filled() {
+        let masters = ["a", "b", "c"].map(MemoryNode::new);
+        let nodes = masters
+            .iter()
+            .map(|master| Arc::new(master.clone()) as Arc<dyn Node>);
+        let redlock = Redlock::builder().nodes(nodes.collect()).build();
+        let redlock = redlock.expect("good settings");
+        let quota = redlock.quota("prizes");
+        quota.create(7).await.expect("every master answers");
+        masters[2].forget();
+        let guard = redlock.acquire("prizes").await.expect("the lock is free");
+        let register = Register::under(&guard).expect("the lock is fenced");
+        let value = register.read().await.expect("the value exists");
+        for master in &masters {
+            master.set_condition(Condition::Down);
+        }
+        assert!(value.read.has_gaps(), "one master has lost the value");
+        let refilled = value.refill().await;
+        assert!(refilled.is_ok(), "{refilled:?}");
     }
 }

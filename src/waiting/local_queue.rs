@@ -139,12 +139,17 @@ impl LocalQueues {
 
 impl WakeSink for LocalQueues {
     fn woken(&self, node: usize, key: &[u8]) {
-        if let (Some(front), true) = (self.front_waiter(key), node < 64) {
-            front.woken_by.fetch_or(1 << node, Ordering::AcqRel);
+        // The bit mask has no bit for the 65th master or a later one.
+        let bit = u32::try_from(node).ok();
+        let Some(bit) = bit.and_then(|node| 1_u64.checked_shl(node)) else {
+            return;
+        };
+        if let Some(front) = self.front_waiter(key) {
+            front.woken_by.fetch_or(bit, Ordering::AcqRel);
             front.signal.notify_one();
         }
         for waiter in self.unqueued().get(key).into_iter().flatten() {
-            waiter.woken_by.fetch_or(1 << (node % 64), Ordering::AcqRel);
+            waiter.woken_by.fetch_or(bit, Ordering::AcqRel);
             waiter.signal.notify_one();
         }
     }

@@ -532,7 +532,12 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
 fn wake_up_from_the_65th_or_a_later_master_is_ignored() {
     let queues = LocalQueues::new();
     let place = queues.enter(&job_target());
+    let unqueued_place = queues.place_unqueued(&job_target());
+    let woken_by =
+        || [&place, &unqueued_place].map(|place| place.waiter.woken_by.load(Ordering::Relaxed));
     queues.woken(64, b"job");
     queues.woken(70, b"job");
-    assert_eq!(place.waiter.woken_by.load(Ordering::Relaxed), 0);
+    assert_eq!(woken_by(), [0; 2]);
+    queues.woken(63, b"job");
+    assert_eq!(woken_by(), [1 << 63; 2]);
 }
