@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Master;
 use super::items::{Item, ItemId, ItemKind};
+use crate::keys::Family;
 use crate::node::{
     Answer, Claim, Class, Ended, ExtendItem, Extended, Fairness, Group, Mode, NoteItem, Part,
     Permit, Request, Ticket, Token,
@@ -377,4 +378,86 @@ fn counter_is_only_raised() {
         assert_eq!(carried, is_raised, "{number}");
     }
     assert_eq!(master.peek(NOW, b"nightly").counter, Some(5));
+}
+
+#[test]
+fn release_of_a_slot_wakes_the_first_waiter_if_it_made_place_for_it() {
+    let slot = |token: u8, place: Option<u64>| {
+        let permit = Permit::new(b"seats"[..].into(), 0, 1);
+        let place = place.map(|number| ticket(&format!("{number:016}:1"), number, 60));
+        let claim = Claim::new("", &permit.key(), Token::from_bytes([token; 16]), true);
+        let claim = claim.with_fairness(Fairness::Fair(place.map(Box::new)));
+        Arc::new(claim.with_permit(permit))
+    };
+    let no_place = slot(1, None);
+    // The holder, the claim that is released, whether it leaves the queue, and the process that is woken.
+    let releases = [
+        (&no_place, &no_place, true, Some(2)),
+        (&slot(1, Some(1)), &slot(1, Some(1)), false, None),
+        (&slot(1, Some(1)), &slot(1, Some(1)), true, Some(2)),
+        (&no_place, &slot(2, Some(2)), true, Some(3)),
+        (&no_place, &slot(2, Some(2)), false, None),
+        (&no_place, &slot(4, Some(4)), true, None),
+    ];
+    for (holder, released, leave, woken_process) in releases {
+        let mut master = Master::default();
+        assert_granted(&acquire(&mut master, NOW, holder, 30));
+        for number in [2, 3] {
+            let waiter = slot(number, Some(number.into()));
+            let answer = acquire(&mut master, NOW, &waiter, 30);
+            assert!(matches!(answer, Answer::Refused { .. }), "{answer:?}");
+        }
+        let claim = released.clone();
+        let answer = master.apply(NOW, &Request::Release { claim, leave });
+        let was_held = released.token() == holder.token();
+        assert_eq!(answer, Ok(Answer::Released(was_held)));
+        let woken_process = woken_process.map(|number: u64| format!("{number:016}"));
+        assert_eq!(
+            woken(&mut master),
+            Vec::from_iter(woken_process),
+            "{released:?} leaves: {leave}"
+        );
+    }
+}
+
+#[test]
+fn read_with_a_small_number_raises_the_counter_only_to_the_larger_number_of_the_value() {
+    let holder = claim(1, None);
+    for (value_number, counter_is_raised) in [(NOW + 4, false), (NOW + 5, false), (NOW + 6, true)] {
+        let mut master = Master::default();
+        assert_granted(&acquire(&mut master, NOW, &holder, 30));
+        assert!(master.carry(NOW, b"nightly", NOW + 5));
+        let value = format!("{value_number} 1 text");
+        let key = Family::Value.key_of(b"nightly");
+        master.put_text(NOW, &key, value.as_bytes(), None);
+        let expiry_before = master.peek(NOW, b"nightly").counter_expires;
+        let (claim, token) = (holder.clone(), NOW);
+        let later = NOW + SECOND;
+        let answer = master.apply(later, &Request::Read { claim, token });
+        let largest = value_number.max(NOW + 5);
+        assert_eq!(answer, Ok(Answer::CounterAbove(largest)));
+        let lock = master.peek(later, b"nightly");
+        assert_eq!(lock.counter, Some(largest));
+        assert_eq!(
+            lock.counter_expires != expiry_before,
+            counter_is_raised,
+            "only a raised counter gets a new expiry"
+        );
+    }
+}
+
+#[test]
+fn fencing_counter_is_needed_until_one_day_after_the_time_that_it_shows() {
+    let item = |key: &[u8], text: &str| Item {
+        id: ItemId::new(ItemKind::Text, key, b""),
+        value: text.into(),
+        until: None,
+    };
+    let key = Family::Fence.key_of(b"nightly");
+    let counter = item(&key, &NOW.to_string());
+    let until = NOW + 86_400 * SECOND;
+    assert!(counter.is_counter_needed_at(until - 1));
+    assert!(!counter.is_counter_needed_at(until));
+    assert!(!item(b"nightly", &NOW.to_string()).is_counter_needed_at(NOW));
+    assert!(!item(&key, "no number").is_counter_needed_at(NOW));
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::keys::Family;
-use crate::node::{Fairness, Mode, Request, Token};
+use crate::node::{Ended, ExtendItem, Fairness, Mode, Request};
 
 /// The time on the master's clock, in microseconds.
 const NOW: u64 = 1_700_000_000_000_000;
@@ -69,6 +69,11 @@ fn release(master: &mut Master, now: u64, claim: &Arc<Claim>) -> Vec<u64> {
     let claim = claim.clone();
     let answer = master.apply(now, &Request::Release { claim, leave: true });
     assert!(matches!(answer, Ok(Answer::Released(_))), "{answer:?}");
+    woken_processes(master)
+}
+
+/// The numbers of the processes that the master has woken since it was last asked.
+fn woken_processes(master: &mut Master) -> Vec<u64> {
     let woken = master.take_published().into_iter();
     let number_of = |process: &str| u64::from_str_radix(process, 16).expect("a number");
     woken.map(|(process, _)| number_of(&process)).collect()
@@ -132,13 +137,162 @@ fn writer_that_becomes_a_reader_leaves_the_queue_and_keeps_no_note_of_the_writer
     master
         .queue_of(NOW / 1000, b"doc")
         .keep_place(&place, NOW / 1000);
+    master.forget_ticket(b"doc");
     let replacing = |group: Group| group.instead_of(token(1));
     let claim = claim_in_group(2, true, replacing, Some(Class::Shared));
     assert!(acquires(&mut master, NOW, &claim, 30));
     assert!(!master.exists(NOW, &note_key), "the note must be deleted");
-    let queue = master.queues.get(&b"doc"[..]);
-    let waiters = queue.map_or(0, |queue| queue.queue.len());
-    assert_eq!(waiters, 0, "the writer must have left the queue");
+    assert!(
+        !master.queues.contains_key(&b"doc"[..]),
+        "the writer must have left the queue, and the queue has no other waiter and no ticket"
+    );
+}
+
+#[test]
+fn repeated_request_of_a_holder_keeps_the_waiters_of_its_queue_until_they_expire() {
+    for (repeated_after, waiter_count) in [(9, 2), (10, 1)] {
+        let mut master = Master::default();
+        assert!(acquires(&mut master, NOW, &owner_hold(1), 30));
+        assert!(!acquires(&mut master, NOW, &writer(2), 30));
+        let later = NOW + repeated_after * SECOND;
+        assert!(acquires(&mut master, later, &owner_hold(1), 30));
+        let queue = master.queues.get(&b"doc"[..]).expect("a queue");
+        assert_eq!(
+            queue.queue.len(),
+            waiter_count,
+            "the holder has repeated its request after {repeated_after} s"
+        );
+    }
+}
+
+/// The processes that are woken if the lock `doc` can be granted while these waiters are in its queue. Each waiter is
+/// the number of its process, and whether it is a reader.
+fn woken_of(waiters: impl IntoIterator<Item = (u64, bool)>) -> Vec<u64> {
+    let mut master = Master::default();
+    for (number, (process, is_reader)) in (1..).zip(waiters) {
+        let mode = if is_reader {
+            Mode::Class(Class::Shared)
+        } else {
+            Mode::Exclusive
+        };
+        let ticket = Ticket {
+            waiter: mode.place(&format!("{process:016x}:{number}").into()),
+            number,
+            heartbeat: Duration::from_secs(10),
+        };
+        let queue = master.queue_of(NOW / 1000, b"doc");
+        queue.keep_place(&ticket, NOW / 1000);
+    }
+    master.wake_next(b"doc");
+    woken_processes(&mut master)
+}
+
+#[test]
+fn wake_up_reaches_the_first_writer_or_the_readers_ahead_of_the_first_writer() {
+    let (reader, writer) = (true, false);
+    let queues: [(&[_], &[u64]); 5] = [
+        (&[], &[]),
+        (&[(1, writer), (2, reader), (3, writer)], &[1]),
+        (&[(1, reader), (2, writer), (3, reader)], &[1]),
+        (
+            &[(1, reader), (2, reader), (1, reader), (3, writer)],
+            &[1, 2],
+        ),
+        (&[(2, reader), (1, reader)], &[2, 1]),
+    ];
+    for (waiters, woken) in queues {
+        assert_eq!(woken_of(waiters.iter().copied()), woken, "{waiters:?}");
+    }
+}
+
+#[test]
+fn one_wake_up_examines_256_readers_and_reaches_64_processes() {
+    let of_many_processes = woken_of((1..=70).map(|process| (process, true)));
+    assert_eq!(of_many_processes, Vec::from_iter(1..=64));
+    for (reader_count, woken) in [(255, &[1, 2][..]), (256, &[1])] {
+        let readers = std::iter::repeat_n((1, true), reader_count);
+        let of_one_process = woken_of(readers.chain([(2, true)]));
+        assert_eq!(
+            of_one_process, woken,
+            "{reader_count} readers are ahead of the other process"
+        );
+    }
+}
+
+/// Extends the claim at `NOW` for 30 s, and returns the result for its only key.
+fn extend(master: &mut Master, claim: &Arc<Claim>) -> Extended {
+    let item = ExtendItem::new(claim.clone(), Duration::from_secs(30));
+    let items = [item].into();
+    let answer = master.apply(NOW, &Request::Extend { items });
+    let Ok(Answer::Extended(results)) = answer else {
+        panic!("the master must execute the extension, but answered {answer:?}");
+    };
+    let [result] = &results[..] else {
+        panic!("there must be one result for one key: {results:?}");
+    };
+    result.clone()
+}
+
+#[test]
+fn restored_reader_raises_a_counter_above_its_number_only_if_no_other_reader_holds_the_lock() {
+    for (is_shared, raised_by) in [(true, 0), (false, 1)] {
+        let mut master = Master::default();
+        let agreed = |group: Group| {
+            group.agreed(NOW);
+            group
+        };
+        let restored = claim_in_group(2, false, agreed, Some(Class::Shared));
+        if is_shared {
+            assert!(acquires(&mut master, NOW, &reader(1), 30));
+        }
+        let counter = NOW + 5;
+        assert!(master.carry(NOW, b"doc", counter));
+        assert_eq!(extend(&mut master, &restored), Extended::Restored);
+        assert_eq!(
+            master.peek(NOW, b"doc").counter,
+            Some(counter + raised_by),
+            "another reader holds the lock: {is_shared}"
+        );
+        // A renewal of a hold that the master has does not raise the counter.
+        assert_eq!(extend(&mut master, &restored), Extended::Kept);
+        assert_eq!(
+            master.peek(NOW, b"doc").counter,
+            Some(counter + raised_by),
+            "another reader holds the lock: {is_shared}"
+        );
+    }
+}
+
+#[test]
+fn hold_with_a_number_of_an_earlier_force_release_is_not_restored_after_later_force_releases() {
+    let marker = Class::Shared.lock_value();
+    let counter = NOW + 5;
+    let of_readers = [&marker[..], b"\t", counter.to_string().as_bytes()].concat();
+    let writer_value = token(9).to_hex();
+    let mut master = Master::default();
+    for (value, record) in [
+        (&marker[..], &of_readers[..]),
+        (&writer_value, &writer_value),
+    ] {
+        let request = Request::Break {
+            key: b"doc"[..].into(),
+            ended: [Ended::new(value, record)].into(),
+            delete: true,
+        };
+        let answer = master.apply(NOW, &request);
+        assert!(matches!(answer, Ok(Answer::State(_))), "{answer:?}");
+    }
+    for (number, result) in [
+        (counter, Extended::NotOurs),
+        (counter + 1, Extended::Restored),
+    ] {
+        let agreed = |group: Group| {
+            group.agreed(number);
+            group
+        };
+        let reader = claim_in_group(2, false, agreed, Some(Class::Shared));
+        assert_eq!(extend(&mut master, &reader), result, "{number}");
+    }
 }
 
 #[test]
