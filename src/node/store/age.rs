@@ -176,11 +176,11 @@ pub(super) fn age(sightings: &[Sighting], now: &Reading) -> u64 {
 /// Adds a sighting of an item that another client wrote, unless one of its sightings already tells this client the age
 /// of the item. A process that starts later, with the same clocks as this client, then knows how long ago this was.
 ///
-/// A sighting that counts for other clients is kept, as long as there is room. Returns whether a sighting was added.
-pub(super) fn add_sighting(sightings: &mut Vec<Sighting>, now: &Reading) -> bool {
+/// A sighting that counts for other clients is kept, as long as there is room.
+pub(super) fn add_sighting(sightings: &mut Vec<Sighting>, now: &Reading) {
     let has_lasting_clock = now.machine.is_some() || now.store.is_some();
     if !has_lasting_clock || sightings.iter().any(|sighting| sighting.age(now).is_some()) {
-        return false;
+        return;
     }
     let own_sighting = now.sighting();
     if sightings.len() >= MAX_SIGHTINGS {
@@ -189,12 +189,11 @@ pub(super) fn add_sighting(sightings: &mut Vec<Sighting>, now: &Reading) -> bool
             .iter()
             .position(|sighting| era_of(sighting) != era_of(&own_sighting))
         else {
-            return false;
+            return;
         };
         sightings.remove(other_index);
     }
     sightings.push(own_sighting);
-    true
 }
 
 /// Encodes the sightings of one item.

@@ -198,6 +198,7 @@ mod tests {
     use super::*;
     use crate::node::memory::items::{ItemId, ItemKind};
     use crate::node::store::codec::Clock;
+    use crate::protocol::fencing::COUNTER_TTL_US;
 
     fn name(number: usize) -> Name {
         number.to_be_bytes().as_slice().into()
@@ -236,11 +237,10 @@ mod tests {
         );
         // With this record, the cache is above its limit. `recent` was used in the last 64 batches; `old` was not.
         cache.note_written(&name(MAX_RECORDS + 1), 1, lease(1));
-        cache
-            .records
-            .get_mut(&recent)
-            .expect("the record must be cached")
-            .used_in += 1;
+        for name in [&old, &recent] {
+            let cached = cache.records.get_mut(name);
+            cached.expect("the record must be cached").used_in += 1;
+        }
         cache.start_batch();
         assert!(!has_record(&cache, &old));
         assert!(has_record(&cache, &recent));
@@ -303,7 +303,7 @@ mod tests {
         let [expired, unexpired, dirty, doubtful, missing, requested] = &names[..] else {
             unreachable!()
         };
-        cache.note_written(expired, 7, lease(1_000));
+        cache.note_written(expired, 1, lease(1_000));
         cache.note_written(unexpired, 7, lease(3_000));
         cache.note_written(dirty, 7, lease(1_000));
         cache.mark_dirty(dirty);
@@ -320,7 +320,7 @@ mod tests {
         cache.note_written(requested, 7, lease(1_000));
         assert_eq!(
             cache.obsolete((2_000, None), since, 9),
-            [(expired.clone(), 7)]
+            [(expired.clone(), 1)]
         );
         assert_eq!(cache.obsolete((2_000, None), since, 0), []);
         assert_eq!(
@@ -378,6 +378,33 @@ mod tests {
             !cache.read(&first, &foreign, 0),
             "a record that quorate did not write must be refused"
         );
+    }
+
+    #[test]
+    fn unrequested_records_fill_at_most_half_of_the_cache() {
+        let mut cache = RecordCache::default();
+        for number in 1..MAX_RECORDS / 2 {
+            cache.note_written(&name(number), 1, Vec::new());
+        }
+        assert!(cache.has_room());
+        cache.note_written(&name(0), 1, Vec::new());
+        assert!(!cache.has_room());
+    }
+
+    #[test]
+    fn record_of_a_hold_is_obsolete_one_day_after_the_hold_expires() {
+        let expired_at = 1_000_000;
+        let item = Item {
+            id: ItemId::new(ItemKind::Hold, b"nightly", &[b'a'; 32]),
+            value: Vec::new(),
+            until: Some(expired_at),
+        };
+        let stored = StoredItem::updated(&[], vec![item], 0, Clock::Server { slack: 0 }, &[]);
+        let mut cache = RecordCache::default();
+        cache.note_written(&name(1), 7, stored);
+        let day_later = expired_at + COUNTER_TTL_US;
+        assert_eq!(cache.obsolete((day_later - 1, None), 1, 9), []);
+        assert_eq!(cache.obsolete((day_later, None), 1, 9), [(name(1), 7)]);
     }
 
     #[test]

@@ -174,12 +174,12 @@ impl StoredItem {
         Some(round_to_ms(self.item.id.kind, until))
     }
 
-    /// Adds a sighting of this item, if another client wrote the item and its age is unknown. Returns whether it did.
-    pub(super) fn add_sighting(&mut self, now: &Reading) -> bool {
-        if self.is_certain || self.item.is_counter() || !matches!(self.expiry, Expiry::For { .. }) {
-            return false;
+    /// Adds a sighting of this item, if another client wrote the item and its age is unknown.
+    pub(super) fn add_sighting(&mut self, now: &Reading) {
+        let expires_by_age = !self.item.is_counter() && matches!(self.expiry, Expiry::For { .. });
+        if !self.is_certain && expires_by_age {
+            age::add_sighting(&mut self.sightings, now);
         }
-        age::add_sighting(&mut self.sightings, now)
     }
 
     fn read_item(rest: &mut &[u8]) -> Option<Self> {
@@ -510,8 +510,7 @@ mod tests {
                 is_certain,
                 ..stored
             };
-            let is_added = stored.add_sighting(&reading);
-            assert_eq!(is_added, !stored.sightings.is_empty());
+            stored.add_sighting(&reading);
             stored.sightings.len()
         };
         let mut counter = stored_with(own_clock);
@@ -563,13 +562,29 @@ mod tests {
             &[extended_lease(now + lifetime)],
         );
         assert_ne!(StoredItem::write(&extended), state);
+        let shorter = StoredItem::updated(
+            &first_read,
+            items_of(&first_read),
+            now,
+            clock,
+            &[extended_lease(now + lifetime / 2)],
+        );
+        assert_eq!(
+            shorter[0].item.until,
+            Some(now + lifetime),
+            "an extension must never shorten the time for which the others keep the lock"
+        );
         let reread = StoredItem::read(&StoredItem::write(&extended), &extended, now)
             .expect("the record must be decoded");
+        let later_clock = Clock::Own {
+            stamp: 9,
+            reading: None,
+        };
         let extended_again = StoredItem::updated(
             &reread,
             items_of(&reread),
             now,
-            clock,
+            later_clock,
             &[extended_lease(now + lifetime)],
         );
         assert_eq!(

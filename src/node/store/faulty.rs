@@ -50,6 +50,8 @@ pub(super) struct Faulty {
     table: Table,
     traits: Traits,
     failing: Failing,
+    /// How long the store takes to open a session.
+    connect_time: Duration,
     /// How many listeners were requested so far.
     pub(super) listener_count: Arc<AtomicUsize>,
 }
@@ -61,6 +63,7 @@ impl Faulty {
             traits: table.traits(),
             table,
             failing,
+            connect_time: Duration::ZERO,
             listener_count: Arc::default(),
         }
     }
@@ -69,6 +72,14 @@ impl Faulty {
     pub(super) fn timeout(mut self, timeout: Duration) -> Self {
         self.traits.timeout = timeout;
         self
+    }
+
+    /// Sets how long the store takes to open a session.
+    pub(super) fn connect_time(self, connect_time: Duration) -> Self {
+        Self {
+            connect_time,
+            ..self
+        }
     }
 
     /// Declares that the listener looks for wake-ups itself, with the help of wait locks.
@@ -91,6 +102,9 @@ impl Store for Faulty {
     }
 
     async fn connect(&self) -> Result<(Self, Greeting), Fault> {
+        if !self.connect_time.is_zero() {
+            tokio::time::sleep(self.connect_time).await;
+        }
         let (_, greeting) = self.table.connect().await?;
         Ok((self.clone(), greeting))
     }

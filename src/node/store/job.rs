@@ -330,8 +330,8 @@ fn execute_request(
             let (value, until) = (Vec::new(), Some(now + micros(SUBSCRIPTION_TIME)));
             watchers.push(Item { id, value, until });
         }
-        return Ok(Answer::Watching);
     }
+    // A master in memory keeps no subscriptions, and only answers a request for one.
     master.apply(now, request)
 }
 
@@ -367,8 +367,10 @@ fn belongs_to(id: &ItemId, name: &Name) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::contract::Date;
     use super::*;
-    use crate::node::{Class, ExtendItem, Extended, Group, Part, Reply, Token};
+    use crate::keys::Family;
+    use crate::node::{Class, ExtendItem, Extended, Group, NoteItem, Part, Reply, Token};
 
     fn item(keys: &[&[u8]], token: u8) -> ExtendItem {
         let part = |key: &&[u8]| Part {
@@ -483,6 +485,117 @@ mod tests {
             let own: Vec<_> = own.iter().map(|watcher| watcher.until).collect();
             assert_eq!(own, Vec::from_iter(until.map(Some)), "at {now}");
         }
+    }
+
+    /// The time of the store's clock in these tests, in microseconds since 1970.
+    const NOW: u64 = 1_700_000_000_000_000;
+
+    /// An item of the lock `boss` that expires at `until`.
+    fn item_until(kind: ItemKind, key: &[u8], member: &[u8], value: &str, until: u64) -> Item {
+        Item {
+            id: ItemId::new(kind, key, member),
+            value: value.into(),
+            until: Some(until),
+        }
+    }
+
+    /// The items of the record `boss` after its lock was extended at [`NOW`]. `items` are its items before. The store has
+    /// no clock, but gives dates.
+    fn items_after_extension(items: Vec<Item>) -> Vec<Item> {
+        let start = Instant::from_nanos(0);
+        let mut time = StoreTime::new(NOW, start, None);
+        time.learn(None, start, start);
+        time.learn_date(Some(Date::new(NOW, 1)), start, start);
+        let mut jobs = Vec::new();
+        Job::add_to(&mut jobs, extend(&[b"boss"], 1));
+        let clock = time.clock(0, 1, None);
+        let mut cache = RecordCache::default();
+        cache.note_written(
+            &jobs[0].names[0],
+            1,
+            StoredItem::updated(&[], items, NOW - 1, clock, &[]),
+        );
+        let decision = jobs[0].decide(
+            &cache,
+            &DecisionInput {
+                time: &time,
+                now: start,
+                stamp: 2,
+                reading: None,
+                run: &ServerRun::new("1"),
+                process: None,
+                wait_locks: false,
+            },
+        );
+        let Decision::Change(_, stored) = decision else {
+            panic!("the extension must restore the lock");
+        };
+        let stored_items = stored.into_iter().flatten();
+        stored_items.map(|stored| stored.item).collect()
+    }
+
+    #[test]
+    fn expired_fencing_counter_is_kept_for_a_day_if_the_date_of_the_store_still_needs_it() {
+        let key = Family::Fence.key_of(b"boss");
+        for (number, kept_until) in [
+            (NOW, Some(NOW + COUNTER_TTL_US)),
+            (NOW - COUNTER_TTL_US, None),
+        ] {
+            let counter = item_until(ItemKind::Text, &key, b"", &number.to_string(), NOW);
+            let items = items_after_extension(vec![counter]);
+            let counters = items.iter().filter(|item| item.is_counter());
+            let expiries: Vec<_> = counters.map(|counter| counter.until).collect();
+            assert_eq!(expiries, Vec::from_iter(kept_until.map(Some)), "{number}");
+        }
+    }
+
+    #[test]
+    fn expired_subscription_is_removed_with_the_next_change_of_its_record() {
+        let subscription =
+            |process: &[u8], until| item_until(ItemKind::Watcher, b"boss", process, "", until);
+        let unexpired = subscription(b"another process", NOW + 1);
+        let items = items_after_extension(vec![subscription(b"process", NOW), unexpired.clone()]);
+        let subscriptions = items.into_iter();
+        let subscriptions = subscriptions.filter(|item| item.id.kind == ItemKind::Watcher);
+        assert_eq!(subscriptions.collect::<Vec<_>>(), [unexpired]);
+    }
+
+    #[test]
+    fn new_leader_is_announced_to_the_unexpired_subscriptions_to_its_election() {
+        let subscription = |key: &[u8], process: &[u8], until| {
+            item_until(ItemKind::Watcher, key, process, "", until)
+        };
+        let watchers = [
+            subscription(b"boss", b"expired", NOW),
+            subscription(b"boss", b"unexpired", NOW + 1),
+            subscription(b"other", b"of another election", NOW + 1),
+        ];
+        let claim = Claim::new("", b"boss", Token::from_bytes([1; 16]), true);
+        let claim = Arc::new(claim);
+        let acquire = Request::Acquire {
+            claim: claim.clone(),
+            ttl: Duration::from_secs(5),
+            proposal: NOW,
+        };
+        let note = NoteItem {
+            claim,
+            says: "of the leader".into(),
+            since: NOW / 1000,
+            announce: true,
+        };
+        let items = [note].into();
+        let mut master = Master::default();
+        let acquired = master.apply(NOW, &acquire);
+        assert!(matches!(acquired, Ok(Answer::Granted { .. })));
+        assert_eq!(wakes_of_last_request(&mut master, &watchers, NOW), []);
+        let noted = master.apply(NOW, &Request::Note { items });
+        assert_eq!(noted, Ok(Answer::Noted(vec![true])));
+        let announcement = Wake {
+            process: "unexpired".into(),
+            word: b"lboss".to_vec(),
+        };
+        let wakes = wakes_of_last_request(&mut master, &watchers, NOW);
+        assert_eq!(wakes, [announcement]);
     }
 
     /// Redis and the memory master keep the expiry of an exclusive key when an acquire is repeated.

@@ -35,7 +35,7 @@ impl<S: Store> SessionTask<S> {
     }
 
     /// Stores the facts from the server's greeting, which was requested at `asked_at`.
-    fn accept_greeting(
+    pub(super) fn accept_greeting(
         &mut self,
         session: S::Session,
         greeting: Greeting,

@@ -2,7 +2,8 @@
 
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::super::contract::{Change, Commit};
+use super::super::age::MAX_DATE_AGE;
+use super::super::contract::{Change, Commit, Date, Greeting};
 use super::super::faulty::{Answers, Failing, Faulty};
 use super::super::names::records_of_request;
 use super::super::table::Table;
@@ -11,6 +12,7 @@ use crate::node::{
     Answer, Claim, Context, ExtendItem, Fairness, Group, Mode, Page, Part, Ticket, Token,
 };
 use crate::runtime::Tokio;
+use crate::settings::RestartGuard;
 
 /// No step of these tests takes this long, not even on a busy machine. A wait that ends only because of a bug ends much
 /// later, at [`LATER`].
@@ -487,4 +489,218 @@ async fn record_that_was_read_in_this_batch_is_not_read_again_for_a_stale_job() 
     committed.expect("the table must answer");
     assert_eq!(version_after(false).await, 0);
     assert_eq!(version_after(true).await, 1);
+}
+
+/// A task that uses tokio's clock, which a test can pause, and this setting of the restart guard.
+fn paced_task_of<S: Store>(store: S, restart_guard: RestartGuard) -> SessionTask<S> {
+    let shared = Shared::new(store);
+    let context = Context::new(Arc::new(Tokio::paced()), MAX_TTL);
+    shared.settle(&Context {
+        restart_guard,
+        ..context
+    });
+    let mut task = SessionTask::new(Arc::new(shared), 0);
+    task.has_finished = true;
+    task
+}
+
+/// The longest TTL of the clients in these tests.
+const MAX_TTL: Duration = Duration::from_secs(30);
+
+fn acquire_request() -> Queued {
+    let request = Request::Acquire {
+        claim: claim_of_waiter(1),
+        ttl: LATER,
+        proposal: 0,
+    };
+    Queued::new(request, Reply::ignored())
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquire_opens_a_new_session_if_the_date_of_the_store_is_too_old() {
+    let timeout = Duration::from_secs(1);
+    let stale = MAX_DATE_AGE + Duration::from_secs(1);
+    let acquires = || vec![watch_request(unbounded_channel().0), acquire_request()];
+    let cases = [
+        ("a stale date", stale, acquires(), timeout / 2, true),
+        (
+            "no acquire",
+            stale,
+            vec![release_request()],
+            timeout / 2,
+            false,
+        ),
+        (
+            "a recent date",
+            MAX_DATE_AGE / 2,
+            acquires(),
+            timeout / 2,
+            false,
+        ),
+        ("a store that stalls", stale, acquires(), 2 * timeout, false),
+    ];
+    for (description, date_age, requests, connect_time, is_replaced) in cases {
+        let store = Faulty::new(Failing::Never).timeout(timeout);
+        let mut task = paced_task_of(store.clone().connect_time(connect_time), RestartGuard::On);
+        let (session, greeting) = store.connect().await.expect("the store must answer");
+        let now = task.now();
+        let mut online = task
+            .accept_greeting(session, greeting, now)
+            .expect("the greeting must be accepted");
+        task.time.learn(None, now, now);
+        task.time.learn_date(Some(Date::new(1, 1)), now, now);
+        tokio::time::advance(date_age).await;
+        task.batch.extend(requests);
+        task.sort_into_jobs(Duration::ZERO);
+        let before = task.now();
+        task.refresh_date(&mut online).await;
+        assert_eq!(online.connected_at > before, is_replaced, "{description}");
+        assert!(!task.jobs.is_empty(), "the jobs must stay: {description}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_is_replaced_when_the_date_of_the_store_is_older_than_half_a_day() {
+    for (hours, is_replaced) in [(11, false), (13, true)] {
+        let mut task = paced_task_of(Table::new("table", false), RestartGuard::On);
+        let mut online = task.connect().await.expect("the table must answer");
+        tokio::time::advance(Duration::from_secs(hours * 3_600)).await;
+        let before = task.now();
+        let (answers, mut received) = unbounded_channel();
+        let mailbox = &task.shared.mailboxes[0];
+        let pushed = mailbox.push(watch_request(answers));
+        assert!(pushed.is_ok(), "the mailbox must have room");
+        // The task ends when it has served this request.
+        mailbox.close();
+        assert_eq!(task.serve_session(&mut online).await, Ok(()));
+        assert_eq!(received.try_recv().ok(), Some(Ok(Answer::Watching)));
+        assert_eq!(online.connected_at >= before, is_replaced, "{hours} h");
+    }
+}
+
+/// The greeting of the server run `run`, which began `uptime` seconds ago and may have lost changes.
+fn greeting(run: &str, uptime: u64) -> Greeting {
+    Greeting::new(ServerRun::new(run)).uptime(Duration::from_secs(uptime))
+}
+
+#[tokio::test(start_paused = true)]
+async fn votes_of_a_restarted_server_count_when_every_lease_from_before_has_expired() {
+    use RestartGuard::{AfterFirstContact, Off, On};
+    let (young, old) = (11, 1000);
+    let outliving = || greeting("2", young).run_outlives_restarts();
+    // The setting of the guard, the greetings of the server, 20 s after each other, and for how many seconds the votes do
+    // not count after the last of them.
+    let cases = [
+        ("a young server", On, vec![greeting("1", young)], 20),
+        ("an old server", On, vec![greeting("1", old)], 0),
+        ("the guard is off", Off, vec![greeting("1", young)], 0),
+        (
+            "first contact",
+            AfterFirstContact,
+            vec![greeting("1", young)],
+            0,
+        ),
+        (
+            "another run, although its uptime is long",
+            AfterFirstContact,
+            vec![greeting("1", old), greeting("2", old)],
+            30,
+        ),
+        (
+            "another run, for the second time",
+            AfterFirstContact,
+            vec![greeting("1", old), greeting("2", old), greeting("2", old)],
+            10,
+        ),
+        (
+            "a run that lasted longer than its server",
+            AfterFirstContact,
+            vec![greeting("1", old), outliving(), outliving()],
+            20,
+        ),
+    ];
+    for (description, restart_guard, greetings, guarded_for) in cases {
+        let mut task = paced_task_of(Table::new("table", true), restart_guard);
+        let mut guarded_for_seconds = None;
+        for greeting in greetings {
+            tokio::time::advance(Duration::from_secs(20)).await;
+            let (session, _) = task.shared.store.connect().await.expect("a session");
+            let online = task.accept_greeting(session, greeting, task.now());
+            let online = online.expect("the greeting must be accepted");
+            let guarded_for = online
+                .quarantined_until
+                .saturating_since(online.connected_at);
+            guarded_for_seconds = Some(guarded_for.as_secs_f64().round());
+        }
+        assert_eq!(
+            guarded_for_seconds,
+            Some(f64::from(guarded_for)),
+            "{description}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn values_of_earlier_runs_are_trusted_only_if_a_restart_loses_nothing() {
+    use RestartGuard::{AfterFirstContact, Off, On};
+    let lossless = || Greeting::new(ServerRun::new("1"));
+    for (description, restart_guard, greeting, is_durable) in [
+        ("no loss", On, lossless(), true),
+        ("a loss is possible", On, greeting("1", 1000), false),
+        (
+            "a loss is possible",
+            AfterFirstContact,
+            greeting("1", 1000),
+            false,
+        ),
+        ("declared by the guard", Off, greeting("1", 1000), true),
+        (
+            "replaced data",
+            Off,
+            lossless().run_outlives_restarts(),
+            false,
+        ),
+    ] {
+        let mut task = paced_task_of(Table::new("table", true), restart_guard);
+        let (session, _) = task.shared.store.connect().await.expect("a session");
+        let online = task.accept_greeting(session, greeting, task.now());
+        let online = online.expect("the greeting must be accepted");
+        assert_eq!(online.is_durable, is_durable, "{description}");
+    }
+}
+
+#[tokio::test]
+async fn outcome_of_an_abandoned_job_is_unknown_only_if_its_change_was_sent() {
+    let mut task = idle_task();
+    let mut received = Vec::new();
+    for key in [b"a", b"b"] {
+        let (reply, answers) = Answers::reply();
+        let request = extend_request(&[key]).request;
+        task.batch.push(Queued::new(request, reply));
+        received.push(answers);
+    }
+    task.sort_into_jobs(Duration::ZERO);
+    let (list_reply, list_answers) = Answers::reply();
+    let page = Page {
+        pattern: b"*"[..].into(),
+        cursor: 0,
+        count: 10,
+    };
+    let page = page.into();
+    task.batch
+        .push(Queued::new(Request::List { page }, list_reply));
+    received.push(list_answers);
+    let sent = Name::from(&b"a"[..]);
+    let unsent = Name::from(&b"b"[..]);
+    task.unanswered_records.push(sent.clone());
+    let fault = Fault::Down("no server".into());
+    task.abandon(&fault);
+    assert!(task.cache.is_dirty(&sent) && !task.cache.is_dirty(&unsent));
+    let unknown = Fault::Disconnected(fault.to_string().into());
+    let answers = received.iter_mut().map(|answers| answers.try_recv().ok());
+    assert_eq!(
+        answers.collect::<Vec<_>>(),
+        [unknown, fault.clone(), fault].map(|fault| Some(Err(fault)))
+    );
+    assert!(task.jobs.is_empty() && task.batch.is_empty());
 }
