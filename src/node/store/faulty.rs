@@ -1,7 +1,7 @@
 //! Helpers for the tests of this module: a store that fails in a chosen way, and a receiver of answers.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -28,8 +28,10 @@ pub(super) enum Failing {
     LoadStalls,
     /// A session panics when it reads records.
     LoadPanics,
-    /// All pages show one record that this client may not read.
-    PageIsDenied,
+    /// The store refuses all commits with this fault.
+    CommitFails(Fault),
+    /// All pages also show this record, with the name `secret`.
+    PageShows(Record),
     /// No listener can be opened because of this fault.
     ListenFails(Fault),
     /// The opening of a listener never ends.
@@ -50,8 +52,10 @@ pub(super) struct Faulty {
     table: Table,
     traits: Traits,
     failing: Failing,
-    /// How long the store takes to open a session.
-    connect_time: Duration,
+    /// How long the store takes to open a session, and to read a page.
+    answer_time: Duration,
+    /// The commits that were sent so far, by the calls that sent them.
+    pub(super) commits: Arc<Mutex<Vec<Vec<Commit>>>>,
     /// How many listeners were requested so far.
     pub(super) listener_count: Arc<AtomicUsize>,
 }
@@ -63,7 +67,8 @@ impl Faulty {
             traits: table.traits(),
             table,
             failing,
-            connect_time: Duration::ZERO,
+            answer_time: Duration::ZERO,
+            commits: Arc::default(),
             listener_count: Arc::default(),
         }
     }
@@ -74,12 +79,31 @@ impl Faulty {
         self
     }
 
-    /// Sets how long the store takes to open a session.
-    pub(super) fn connect_time(self, connect_time: Duration) -> Self {
+    /// Sets how long the store takes to open a session, and to read a page.
+    pub(super) fn answer_time(self, answer_time: Duration) -> Self {
         Self {
-            connect_time,
+            answer_time,
             ..self
         }
+    }
+
+    /// Keeps the commits of one call for the test.
+    fn keep(&self, commits: &[Commit]) {
+        let mut sent = self.commits.lock().expect("no test panics here");
+        sent.push(commits.to_vec());
+    }
+
+    /// Waits for the time that the store takes to answer.
+    async fn wait(&self) {
+        if !self.answer_time.is_zero() {
+            tokio::time::sleep(self.answer_time).await;
+        }
+    }
+
+    /// Sets the largest number of commits that one call may have.
+    pub(super) fn batch(mut self, batch: usize) -> Self {
+        self.traits.batch = batch;
+        self
     }
 
     /// Declares that the listener looks for wake-ups itself, with the help of wait locks.
@@ -102,9 +126,7 @@ impl Store for Faulty {
     }
 
     async fn connect(&self) -> Result<(Self, Greeting), Fault> {
-        if !self.connect_time.is_zero() {
-            tokio::time::sleep(self.connect_time).await;
-        }
+        self.wait().await;
         let (_, greeting) = self.table.connect().await?;
         Ok((self.clone(), greeting))
     }
@@ -136,14 +158,18 @@ impl Session for Faulty {
     }
 
     async fn commit(&mut self, commits: &[Commit]) -> Result<Clocked<Vec<Committed>>, Fault> {
+        self.keep(commits);
+        if let Failing::CommitFails(fault) = &self.failing {
+            return Err(fault.clone());
+        }
         self.table.commit(commits).await
     }
 
     async fn page(&mut self, from: u64, count: u32) -> Result<Clocked<Vec<NamedRecord>>, Fault> {
+        self.wait().await;
         let mut page = self.table.page(from, count).await?;
-        if self.failing == Failing::PageIsDenied {
-            let record = Record::unreadable(Fault::Denied("no right".into()));
-            page.what.push((b"secret".to_vec(), record));
+        if let Failing::PageShows(record) = &self.failing {
+            page.what.push((b"secret".to_vec(), record.clone()));
         }
         Ok(page)
     }

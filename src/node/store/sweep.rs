@@ -78,15 +78,56 @@ impl Sweep {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::memory::items::{Item, ItemId, ItemKind};
+    use crate::node::store::codec::{Clock, StoredItem};
 
     #[test]
     fn first_removal_is_due_after_30_s_to_a_minute() {
         let start = Instant::from_nanos(1_000_000_000);
         let second = Duration::from_secs(1);
-        for seed in [0, 1, 500, 999] {
+        for (seed, due_after) in [(0, 30), (500, 45), (1_000, 30), (1_500, 45)] {
             let sweep = Sweep::new(start, seed);
-            assert!(!sweep.is_due(start + 29 * second), "{seed}");
-            assert!(sweep.is_due(start + 60 * second), "{seed}");
+            let due_at = start + due_after * second;
+            let just_before = Instant::from_nanos(due_at.as_nanos() - 1);
+            assert!(!sweep.is_due(just_before), "{seed}");
+            assert!(sweep.is_due(due_at), "{seed}");
+        }
+        assert!(!Sweep::new(start, 999).is_due(start + 59 * second));
+    }
+
+    #[test]
+    fn record_that_was_used_after_the_last_removal_is_kept_by_the_next_one() {
+        let clock = Clock::Server { slack: 0 };
+        let expired = |name: &Name| {
+            let item = Item {
+                id: ItemId::new(ItemKind::Text, name, b""),
+                value: Vec::new(),
+                until: Some(1),
+            };
+            StoredItem::updated(&[], vec![item], 0, clock, &[])
+        };
+        let (unused, used) = (Name::from(&b"a"[..]), Name::from(&b"b"[..]));
+        let mut cache = RecordCache::default();
+        for name in [&unused, &used] {
+            cache.note_written(name, 7, expired(name));
+        }
+        cache.start_batch();
+        let start = Instant::from_nanos(1_000_000_000);
+        let mut sweep = Sweep::new(start, 999);
+        assert_eq!(sweep.obsolete(start, (2, None), &cache), []);
+        assert!(sweep.is_due(start + INTERVAL), "the next removal");
+        assert!(!sweep.is_due(start + INTERVAL / 2), "the next removal");
+        cache.note_written(&used, 8, expired(&used));
+        assert_eq!(sweep.obsolete(start, (2, None), &cache), [(unused, 7)]);
+    }
+
+    #[test]
+    fn search_for_obsolete_records_begins_again_after_a_page_that_is_not_full() {
+        let mut sweep = Sweep::new(Instant::from_nanos(0), 0);
+        let full = PAGE as usize;
+        for (record_count, page) in [(full, 64), (full + 1, 129), (full - 1, 0), (full, 64)] {
+            sweep.advance_page(record_count);
+            assert_eq!(sweep.page(), page);
         }
     }
 }

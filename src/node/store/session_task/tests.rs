@@ -3,7 +3,7 @@
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::super::age::MAX_DATE_AGE;
-use super::super::contract::{Change, Commit, Date, Greeting};
+use super::super::contract::{Change, Commit, Date, Greeting, Record};
 use super::super::faulty::{Answers, Failing, Faulty};
 use super::super::names::records_of_request;
 use super::super::table::Table;
@@ -13,6 +13,9 @@ use crate::node::{
 };
 use crate::runtime::Tokio;
 use crate::settings::RestartGuard;
+
+mod removal_tests;
+mod requests_tests;
 
 /// No step of these tests takes this long, not even on a busy machine. A wait that ends only because of a bug ends much
 /// later, at [`LATER`].
@@ -292,18 +295,24 @@ async fn request_in_a_session_that_panics_is_answered_with_the_panic() {
     assert!(why.contains("no records"), "{why}");
 }
 
-#[tokio::test]
-async fn record_that_the_client_may_not_read_is_listed_by_its_name() {
-    let mut task = task_of(Faulty::new(Failing::PageIsDenied));
-    let mut online = task.connect().await.expect("the store must answer");
-    let (reply, mut received) = Answers::reply();
+/// A request that lists all locks.
+fn list_request(reply: Reply) -> Queued {
     let page = Page {
         pattern: b"*"[..].into(),
         cursor: 0,
         count: 10,
     };
     let page = page.into();
-    task.batch.push(Queued::new(Request::List { page }, reply));
+    Queued::new(Request::List { page }, reply)
+}
+
+#[tokio::test]
+async fn record_that_the_client_may_not_read_is_listed_by_its_name() {
+    let record = Record::unreadable(Fault::Denied("no right".into()));
+    let mut task = task_of(Faulty::new(Failing::PageShows(record)));
+    let mut online = task.connect().await.expect("the store must answer");
+    let (reply, mut received) = Answers::reply();
+    task.batch.push(list_request(reply));
     assert_eq!(task.list(&mut online).await, Ok(()));
     let answer = received.try_recv();
     let Ok(Ok(Answer::Keys { keys, .. })) = answer else {
@@ -541,7 +550,7 @@ async fn acquire_opens_a_new_session_if_the_date_of_the_store_is_too_old() {
     ];
     for (description, date_age, requests, connect_time, is_replaced) in cases {
         let store = Faulty::new(Failing::Never).timeout(timeout);
-        let mut task = paced_task_of(store.clone().connect_time(connect_time), RestartGuard::On);
+        let mut task = paced_task_of(store.clone().answer_time(connect_time), RestartGuard::On);
         let (session, greeting) = store.connect().await.expect("the store must answer");
         let now = task.now();
         let mut online = task
@@ -681,14 +690,7 @@ async fn outcome_of_an_abandoned_job_is_unknown_only_if_its_change_was_sent() {
     }
     task.sort_into_jobs(Duration::ZERO);
     let (list_reply, list_answers) = Answers::reply();
-    let page = Page {
-        pattern: b"*"[..].into(),
-        cursor: 0,
-        count: 10,
-    };
-    let page = page.into();
-    task.batch
-        .push(Queued::new(Request::List { page }, list_reply));
+    task.batch.push(list_request(list_reply));
     received.push(list_answers);
     let sent = Name::from(&b"a"[..]);
     let unsent = Name::from(&b"b"[..]);
