@@ -381,6 +381,18 @@ fn counter_is_only_raised() {
 }
 
 #[test]
+fn repeated_request_for_a_held_slot_gets_the_same_number() {
+    let permit = Permit::new(b"seats"[..].into(), 0, 1);
+    let claim = Claim::new("", &permit.key(), Token::from_bytes([1; 16]), true);
+    let claim = claim.with_fairness(Fairness::Fair(None));
+    let claim = Arc::new(claim.with_permit(permit));
+    let mut master = Master::default();
+    let first = acquire(&mut master, NOW, &claim, 30);
+    assert_granted(&first);
+    assert_eq!(acquire(&mut master, NOW + SECOND, &claim, 30), first);
+}
+
+#[test]
 fn release_of_a_slot_wakes_the_first_waiter_if_it_made_place_for_it() {
     let slot = |token: u8, place: Option<u64>| {
         let permit = Permit::new(b"seats"[..].into(), 0, 1);

@@ -329,3 +329,43 @@ fn waiter_that_leaves_wakes_the_next_one_only_if_the_key_can_be_granted() {
         assert_eq!(release(&mut master, NOW, &writer(2)), [0; 0]);
     }
 }
+
+#[test]
+fn owner_does_not_keep_a_hold_after_a_grant_with_a_larger_number() {
+    for (counter_above, result) in [(0, Extended::Kept), (1, Extended::NotOurs)] {
+        let mut master = Master::default();
+        let hold = owner_hold(1);
+        assert!(acquires(&mut master, NOW, &hold, 5));
+        let number = master.peek(NOW, b"doc").counter.expect("a counter");
+        hold.agreed(Some(number));
+        master.carry(NOW, b"doc", number + counter_above);
+        assert_eq!(extend(&mut master, &hold), result);
+        let seconds = if result == Extended::Kept { 30 } else { 5 };
+        assert_eq!(expiry(&mut master, NOW), Some(seconds));
+    }
+}
+
+#[test]
+fn writer_whose_lock_was_force_released_does_not_become_a_reader_and_may_ask_again_at_once() {
+    let mut master = Master::default();
+    assert!(acquires(&mut master, NOW, &claim(1, None, false), 30));
+    let writer_value = token(1).to_hex();
+    let request = Request::Break {
+        key: b"doc"[..].into(),
+        ended: [Ended::new(&writer_value, &writer_value)].into(),
+        delete: false,
+    };
+    let answer = master.apply(NOW, &request);
+    assert!(matches!(answer, Ok(Answer::State(_))), "{answer:?}");
+    let replacing = |group: Group| group.instead_of(token(1));
+    let request = Request::Acquire {
+        claim: claim_in_group(2, true, replacing, Some(Class::Shared)),
+        ttl: Duration::from_secs(30),
+        proposal: NOW,
+    };
+    let answer = master.apply(NOW, &request);
+    let Ok(Answer::Refused { ttl_left, .. }) = answer else {
+        panic!("the claim must be refused: {answer:?}");
+    };
+    assert_eq!(ttl_left, Some(Duration::ZERO));
+}
