@@ -500,10 +500,7 @@ mod tests {
             machine: Some((7, 1_000_000)),
             store: None,
         };
-        let own_clock = Clock::Own {
-            stamp: 7,
-            reading: None,
-        };
+        let own_clock = own_clock(7);
         let stored_with = |clock| StoredItem::new(lease_item(500_000), 0, clock);
         let sightings_of = |stored: StoredItem, is_certain: bool| {
             let mut stored = StoredItem {
@@ -522,86 +519,77 @@ mod tests {
         assert_eq!(sightings_of(stored_with(server_clock), false), 0);
     }
 
+    /// The clock of a client whose store has no clock. Its next write has this stamp.
+    fn own_clock(stamp: u64) -> Clock {
+        Clock::Own {
+            stamp,
+            reading: None,
+        }
+    }
+
+    /// How long the lease lasts that another client wrote, and the time at which this client reads it.
+    const LIFETIME: u64 = 500_000;
+    const READ_AT: u64 = 400_000;
+
+    /// The record of another client in a store without a clock, as this client reads it at [`READ_AT`].
+    fn read_from_another_client() -> (Vec<u8>, Vec<StoredItem>) {
+        let written_item = StoredItem::new(lease_item(LIFETIME), 0, own_clock(7));
+        let state = StoredItem::write(&[written_item]);
+        let read = StoredItem::read(&state, &[], READ_AT).expect("the record must be decoded");
+        (state, read)
+    }
+
+    /// The content of an unchanged record after this lease was promised at [`READ_AT`].
+    fn with_promise(
+        before: &[StoredItem],
+        stamp: u64,
+        promised: Option<PromisedLease>,
+    ) -> Vec<StoredItem> {
+        let items = before.iter().map(|stored| stored.item.clone()).collect();
+        let promised = Vec::from_iter(promised);
+        StoredItem::updated(before, items, READ_AT, own_clock(stamp), &promised)
+    }
+
     /// If the stamp stayed the same, a client that read it earlier would consider the lease expired too early.
     #[test]
     fn extension_of_a_record_written_by_another_client_stores_a_new_write_stamp() {
-        let (stamp, lifetime) = (7, 500_000);
-        let written_item = StoredItem::new(
-            lease_item(lifetime),
-            0,
-            Clock::Own {
-                stamp,
-                reading: None,
-            },
-        );
-        let state = StoredItem::write(&[written_item]);
-        let now = 400_000;
-        let first_read = StoredItem::read(&state, &[], now).expect("the record must be decoded");
+        let (state, first_read) = read_from_another_client();
         assert!(
-            first_read[0].item.until >= Some(now + lifetime),
+            first_read[0].item.until >= Some(READ_AT + LIFETIME),
             "a lease that was just read must last for its whole ttl on the clock of this client"
         );
-        let clock = Clock::Own {
-            stamp: 8,
-            reading: None,
-        };
-        let items_of = |record: &[StoredItem]| -> Vec<Item> {
-            record.iter().map(|stored| stored.item.clone()).collect()
-        };
-        let unchanged = StoredItem::updated(&first_read, items_of(&first_read), now, clock, &[]);
+        let unchanged = with_promise(&first_read, 8, None);
         assert_eq!(
             StoredItem::write(&unchanged),
             state,
             "the record must not change if no lease was promised"
         );
-        let extended = StoredItem::updated(
-            &first_read,
-            items_of(&first_read),
-            now,
-            clock,
-            &[extended_lease(now + lifetime)],
-        );
+        let extended = with_promise(&first_read, 8, Some(extended_lease(READ_AT + LIFETIME)));
         assert_ne!(StoredItem::write(&extended), state);
-        let shorter = StoredItem::updated(
-            &first_read,
-            items_of(&first_read),
-            now,
-            clock,
-            &[extended_lease(now + lifetime / 2)],
-        );
-        assert_eq!(
-            shorter[0].item.until,
-            Some(now + lifetime),
-            "an extension must never shorten the time for which the others keep the lock"
-        );
-        let reread = StoredItem::read(&StoredItem::write(&extended), &extended, now)
+        let reread = StoredItem::read(&StoredItem::write(&extended), &extended, READ_AT)
             .expect("the record must be decoded");
-        let later_clock = Clock::Own {
-            stamp: 9,
-            reading: None,
-        };
-        let extended_again = StoredItem::updated(
-            &reread,
-            items_of(&reread),
-            now,
-            later_clock,
-            &[extended_lease(now + lifetime)],
-        );
+        let extended_again = with_promise(&reread, 9, Some(extended_lease(READ_AT + LIFETIME)));
         assert_eq!(
             extended_again, reread,
             "an extension to the same end must not change a record that this client wrote"
         );
+    }
+
+    #[test]
+    fn lease_that_another_client_wrote_is_never_shortened_and_not_changed_by_a_repeated_grant() {
+        let (state, first_read) = read_from_another_client();
+        let shorter = extended_lease(READ_AT + LIFETIME / 2);
+        let extended = with_promise(&first_read, 8, Some(shorter));
+        assert_eq!(
+            extended[0].item.until,
+            Some(READ_AT + LIFETIME),
+            "the other clients must not consider the lock free earlier than before"
+        );
         let repeated_grant = PromisedLease {
             since: Since::Before,
-            ..extended_lease(now + 9 * lifetime)
+            ..extended_lease(READ_AT + 9 * LIFETIME)
         };
-        let repeated = StoredItem::updated(
-            &first_read,
-            items_of(&first_read),
-            now,
-            clock,
-            &[repeated_grant],
-        );
+        let repeated = with_promise(&first_read, 8, Some(repeated_grant));
         assert_eq!(
             StoredItem::write(&repeated),
             state,

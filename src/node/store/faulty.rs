@@ -52,7 +52,7 @@ pub(super) struct Faulty {
     table: Table,
     traits: Traits,
     failing: Failing,
-    /// How long the store takes to open a session, and to read a page.
+    /// How long the store takes to open a session, to read a page, and to fail while it listens.
     answer_time: Duration,
     /// The commits that were sent so far, by the calls that sent them.
     pub(super) commits: Arc<Mutex<Vec<Vec<Commit>>>>,
@@ -79,7 +79,7 @@ impl Faulty {
         self
     }
 
-    /// Sets how long the store takes to open a session, and to read a page.
+    /// Sets how long the store takes to open a session, to read a page, and to fail while it listens.
     pub(super) fn answer_time(self, answer_time: Duration) -> Self {
         Self {
             answer_time,
@@ -182,7 +182,10 @@ impl Session for Faulty {
 impl Listener for Faulty {
     async fn next(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         match &self.failing {
-            Failing::ListenerFails(fault) => Err(fault.clone()),
+            Failing::ListenerFails(fault) => {
+                self.wait().await;
+                Err(fault.clone())
+            }
             Failing::ListenerPanics(after) => {
                 tokio::time::sleep(*after).await;
                 panic!("no message")

@@ -123,6 +123,7 @@ mod tests {
     use super::super::codec::Clock;
     use super::*;
     use crate::node::memory::Master;
+    use crate::node::memory::items::ItemId;
     use crate::node::{Class, ExtendItem, Fairness, Group, Mode, Part, Ticket, Token};
 
     const NOW: u64 = 1_000_000;
@@ -285,9 +286,36 @@ mod tests {
         }
     }
 
+    /// A watcher whose id is that of the waiter, and an item of another type with the value of the lock.
+    #[test]
+    fn only_a_place_keeps_the_wait_lock_of_a_waiter_and_only_a_lock_key_that_of_a_holder() {
+        let waiter = claim(2);
+        let ticket = waiter.ticket().expect("the claim must have a ticket");
+        let item = |kind, member: &[u8], value: &[u8]| Item {
+            id: ItemId::new(kind, b"a", member),
+            value: value.to_vec(),
+            until: Some(2 * NOW),
+        };
+        let value = waiter.token().to_hex();
+        let items = vec![
+            item(ItemKind::Watcher, ticket.waiter.as_bytes(), b""),
+            item(ItemKind::Foreign, b"", &value),
+        ];
+        let stored = StoredItem::updated(&[], items, NOW, Clock::Server { slack: 0 }, &[]);
+        let items: Vec<&StoredItem> = stored.iter().collect();
+        let release = Request::Release {
+            claim: waiter.clone(),
+            leave: true,
+        };
+        let names = ["0123456789abcdef:2".into(), String::from_utf8_lossy(&value)];
+        let released = names.map(|name| WaitLock::Release(name.into()));
+        assert_eq!(lock_changes(&release, &items), released);
+    }
+
     #[test]
     fn name_that_is_unsafe_in_sql_is_not_used_as_a_wait_lock() {
         assert!(is_lock_name("0123456789abcdef:7"));
+        assert!(is_lock_name(&"a".repeat(48)));
         let long = "a".repeat(49);
         for name in ["", "a'", "A\\", "0123456789abcdef:7r", &long] {
             assert!(

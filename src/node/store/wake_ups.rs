@@ -320,7 +320,12 @@ mod tests {
 
     /// A process that observes an election in a store that fails in this way. Its clock is the clock of tokio.
     fn observer_of(failing: Failing) -> Arc<Shared<Faulty>> {
-        let shared = subscribed_to(Faulty::new(failing));
+        observer_in(Faulty::new(failing))
+    }
+
+    /// The same for this store.
+    fn observer_in(store: Faulty) -> Arc<Shared<Faulty>> {
+        let shared = subscribed_to(store);
         shared.settle(&Context::new(Arc::new(Tokio::paced()), LISTEN_TIME));
         let key: Arc<[u8]> = b"boss"[..].into();
         shared.listening.state().watched.insert(key);
@@ -357,6 +362,27 @@ mod tests {
         let shared = observer_of(Failing::ListenerPanics(Duration::from_secs(1)));
         let listener_count = listeners_within(&shared, Duration::from_secs(60)).await;
         assert!(listener_count > 45, "{listener_count}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn process_listens_again_without_a_pause_after_a_listener_that_worked_for_some_time() {
+        let fault = Fault::Denied("no right".into());
+        let store = Faulty::new(Failing::ListenerFails(fault));
+        let shared = observer_in(store.answer_time(Duration::from_secs(1)));
+        let listener_count = listeners_within(&shared, Duration::from_secs(60)).await;
+        assert!(listener_count > 45, "{listener_count}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn process_that_needs_no_more_wake_ups_stops_listening_at_its_next_check() {
+        let shared = observer_of(Failing::Never);
+        let stop = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            shared.listening.state().watched.clear();
+        };
+        let ended = futures::future::join(listen_on(&shared), stop);
+        let ended = tokio::time::timeout(LISTEN_TIME / 2, ended).await;
+        assert!(ended.is_ok(), "the process must not listen any longer");
     }
 
     #[tokio::test(start_paused = true)]

@@ -208,7 +208,7 @@ fn wake_up_reaches_the_first_writer_or_the_readers_ahead_of_the_first_writer() {
 #[test]
 fn one_wake_up_examines_256_readers_and_reaches_64_processes() {
     let of_many_processes = woken_of((1..=70).map(|process| (process, true)));
-    assert_eq!(of_many_processes, Vec::from_iter(1..=64));
+    assert_eq!(of_many_processes, (1..=64).collect::<Vec<_>>());
     for (reader_count, woken) in [(255, &[1, 2][..]), (256, &[1])] {
         let readers = std::iter::repeat_n((1, true), reader_count);
         let of_one_process = woken_of(readers.chain([(2, true)]));

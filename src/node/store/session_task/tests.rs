@@ -394,12 +394,16 @@ async fn wait_locks_that_the_session_no_longer_needs_are_stored_for_its_next_com
     task.queue_wait_lock_releases(&job);
     assert_eq!(task.wait_locks, []);
     // The list of wait locks has a limit.
-    task.wait_locks.resize(5000, released_lock);
-    task.batch.push(release_request());
-    task.sort_into_jobs(Duration::ZERO);
-    let job = task.jobs.pop().expect("the request must be in a job");
-    task.queue_wait_lock_releases(&job);
-    assert_eq!(task.wait_locks.len(), 5000);
+    for (count_before, count_after) in [(5000, 5000), (1023, 1024), (1000, 1002)] {
+        task.wait_locks.resize(count_before, released_lock.clone());
+        let (claim, leave) = (claim_of_waiter(2), true);
+        let release = Request::Release { claim, leave };
+        task.batch.push(Queued::new(release, Reply::ignored()));
+        task.sort_into_jobs(Duration::ZERO);
+        let job = task.jobs.pop().expect("the request must be in a job");
+        task.queue_wait_lock_releases(&job);
+        assert_eq!(task.wait_locks.len(), count_after);
+    }
 }
 
 #[tokio::test]
