@@ -49,6 +49,7 @@ pub(super) enum ConnectEvent {
 
 /// One row of the table: whether an event can end by itself, and the text of its fault.
 struct EventRow {
+    #[cfg_attr(not(test), allow(dead_code, reason = "only the tests read this"))]
     event: ConnectEvent,
     /// The event as the page describes it.
     #[cfg_attr(not(test), allow(dead_code, reason = "only the page shows this"))]
@@ -58,6 +59,7 @@ struct EventRow {
     text: &'static str,
 }
 
+/// The rows of all events, in the order of [`ConnectEvent`].
 static ROWS: [EventRow; 8] = [
     EventRow {
         event: ConnectEvent::Http,
@@ -113,13 +115,12 @@ static ROWS: [EventRow; 8] = [
 impl ConnectEvent {
     /// The fault of this event. `detail` is the error of TLS, which the text quotes; `None` if there is none.
     pub(super) fn fault(self, detail: Option<&str>) -> Fault {
-        let row = ROWS.iter().find(|row| row.event == self);
-        let (is_temporary, text) = row.map_or((true, ""), |row| (row.is_temporary, row.text));
+        let row = &ROWS[self as usize];
         let why = match detail {
-            Some(detail) => format!("{detail}: {text}"),
-            None => text.to_owned(),
+            Some(detail) => format!("{detail}: {}", row.text),
+            None => row.text.to_owned(),
         };
-        if is_temporary {
+        if row.is_temporary {
             Fault::Down(why.into())
         } else {
             Fault::Unsupported(why.into())
@@ -309,6 +310,18 @@ mod tests {
         );
         unreachable.reset();
         assert!(!unreachable.is_probing());
+    }
+
+    #[test]
+    fn fault_of_every_event_has_the_text_of_its_row() {
+        for row in &ROWS {
+            let event = row.event;
+            assert_eq!(ROWS[event as usize].event, event);
+            let fault = event.fault(Some("bad certificate"));
+            let expected = format!("bad certificate: {}", row.text);
+            assert!(fault.to_string().contains(&expected), "{fault}");
+            assert_eq!(fault.passes_by_itself(), row.is_temporary, "{fault}");
+        }
     }
 
     #[test]

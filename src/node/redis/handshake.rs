@@ -146,8 +146,7 @@ impl Handshake {
             watch: None,
         };
         if probes {
-            Command::write_words(out, &["GET", MARKER_KEY]);
-            handshake.outstanding.push_back(AwaitedReply::Probe);
+            handshake.send(&["GET", MARKER_KEY], AwaitedReply::Probe, out);
         } else {
             handshake.write_first_message(shared, out);
         }
@@ -156,35 +155,42 @@ impl Handshake {
 
     /// Writes the first message of the handshake.
     pub(super) fn write_first_message(&mut self, shared: &Shared, out: &mut Vec<u8>) {
-        let outstanding = &mut self.outstanding;
         write_hello(shared, out);
-        outstanding.push_back(AwaitedReply::Hello);
+        self.outstanding.push_back(AwaitedReply::Hello);
         let database = shared.address.target.database;
         if database != 0 {
-            Command::write_words(out, &["SELECT", &database.to_string()]);
-            outstanding.push_back(AwaitedReply::Database);
+            let select_command = ["SELECT", &database.to_string()];
+            self.send(&select_command, AwaitedReply::Database, out);
         }
         for (attribute, value) in [
             ("LIB-NAME", "quorate"),
             ("LIB-VER", env!("CARGO_PKG_VERSION")),
         ] {
-            Command::write_words(out, &["CLIENT", "SETINFO", attribute, value]);
-            outstanding.push_back(AwaitedReply::IgnoredReply);
+            let command = ["CLIENT", "SETINFO", attribute, value];
+            self.send(&command, AwaitedReply::IgnoredReply, out);
         }
-        Command::write_words(out, &["CLIENT", "SETNAME", &shared.options.full_name()]);
-        outstanding.push_back(AwaitedReply::Name);
-        Command::write_words(out, &["INFO", "server"]);
-        outstanding.push_back(AwaitedReply::Info);
+        let name = shared.options.full_name();
+        self.send(&["CLIENT", "SETNAME", &name], AwaitedReply::Name, out);
+        self.send(&["INFO", "server"], AwaitedReply::Info, out);
         // The connection's name is already set. An operator who raises the marker finds the clients that have read the
         // old marker by their names.
-        Command::write_words(out, &["GET", MARKER_KEY]);
-        outstanding.push_back(AwaitedReply::Marker);
-        let loading_scripts = self
-            .scripts
-            .load(ScriptSet::Plain, shared.options.max_ttl, out);
-        outstanding.extend(loading_scripts.map(AwaitedReply::Script));
-        Command::write_words(out, &["CLIENT", "ID"]);
-        outstanding.push_back(AwaitedReply::Id);
+        self.send(&["GET", MARKER_KEY], AwaitedReply::Marker, out);
+        self.load_plain_scripts(shared, out);
+        self.send(&["CLIENT", "ID"], AwaitedReply::Id, out);
+    }
+
+    /// Writes the commands that load the scripts of plain locks.
+    fn load_plain_scripts(&mut self, shared: &Shared, out: &mut Vec<u8>) {
+        let max_ttl = shared.options.max_ttl;
+        let loading_scripts = self.scripts.load(ScriptSet::Plain, max_ttl, out);
+        self.outstanding
+            .extend(loading_scripts.map(AwaitedReply::Script));
+    }
+
+    /// Writes a command whose reply the handshake then awaits.
+    fn send(&mut self, words: &[&str], awaited: AwaitedReply, out: &mut Vec<u8>) {
+        Command::write_words(out, words);
+        self.outstanding.push_back(awaited);
     }
 
     /// How far the handshake has got.
@@ -288,13 +294,13 @@ impl Handshake {
         if let (Some(run), Some(connection_id)) = (&run, self.connection_id)
             && let Some(previous_id) = shared.run_history.replace_connection(run, connection_id)
         {
-            Command::write_words(out, &["CLIENT", "KILL", "ID", &previous_id.to_string()]);
-            self.outstanding.push_back(AwaitedReply::Kill);
+            let kill_command = ["CLIENT", "KILL", "ID", &previous_id.to_string()];
+            self.send(&kill_command, AwaitedReply::Kill, out);
         }
         if let Some(subscriber) = shared.subscriber.get() {
             let channel = format!("{WAKE_CHANNEL_PREFIX}{}", subscriber.process);
-            Command::write_words(out, &["SUBSCRIBE", &channel]);
-            self.outstanding.push_back(AwaitedReply::Subscription);
+            let subscribe_command = ["SUBSCRIBE", &*channel];
+            self.send(&subscribe_command, AwaitedReply::Subscription, out);
         }
         Ok(!self.outstanding.is_empty())
     }
@@ -351,8 +357,8 @@ impl Handshake {
             None => {
                 // This user has no right to read the marker. The plain name shows operators that this client does not
                 // check the marker.
-                Command::write_words(out, &["CLIENT", "SETNAME", &options.plain_name()]);
-                self.outstanding.push_back(AwaitedReply::IgnoredReply);
+                let rename_command = ["CLIENT", "SETNAME", &options.plain_name()];
+                self.send(&rename_command, AwaitedReply::IgnoredReply, out);
                 return;
             }
         };
@@ -367,9 +373,7 @@ impl Handshake {
             // Operators find and close the connections of outdated clients by name. This connection has no name, so its
             // scripts must check the marker.
             self.scripts = Scripts::with_marker_check(options.configuration, options.restart_guard);
-            let loading_scripts = self.scripts.load(ScriptSet::Plain, options.max_ttl, out);
-            self.outstanding
-                .extend(loading_scripts.map(AwaitedReply::Script));
+            self.load_plain_scripts(shared, out);
         }
         self.unmarked_since = marker.is_none().then_some(answered);
         let fault = admission_fault(options.configuration, marker);
@@ -380,8 +384,7 @@ impl Handshake {
         }
         let is_guarded = options.restart_guard != RestartGuard::Off;
         if marker.is_some() && self.refusal.is_none() && is_guarded {
-            Command::write_words(out, &["GET", AGE_KEY]);
-            self.outstanding.push_back(AwaitedReply::Age);
+            self.send(&["GET", AGE_KEY], AwaitedReply::Age, out);
         }
         if let Some(fault) = self.refusal.as_ref().or(self.name_refusal.as_ref()) {
             let text = fault.to_string();
