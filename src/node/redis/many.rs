@@ -234,18 +234,36 @@ mod tests {
         other: &Value<'_>,
     ) -> (EachAnswer, Vec<bool>) {
         let mut answers = Vec::new();
+        let is_named = named_lines(script, |error| {
+            let values = vec![Value::Error(error), other.clone()];
+            decode_many(run, &Value::Array(values), &mut answers).expect("two well-formed replies");
+            answers[0].clone()
+        });
+        (answers.pop().flatten(), is_named)
+    }
+
+    /// Does the same for an error that ends the whole call. All requests get the same fault.
+    fn lines_named_for_all(run: &[Queued], script: Script) -> Vec<bool> {
+        let mut answers = Vec::new();
+        named_lines(script, |error| {
+            decode_many(run, &Value::Error(error), &mut answers).expect("an error is well-formed");
+            assert_eq!(answers, vec![answers[0].clone(); run.len()]);
+            answers[0].clone()
+        })
+    }
+
+    /// Decodes an error that each line of the script may raise. Returns for each line whether the fault names the command
+    /// in this line.
+    fn named_lines(script: Script, mut decode: impl FnMut(&[u8]) -> EachAnswer) -> Vec<bool> {
         let lines = 1..=script.row().source.lines().count() + 1;
         let is_named = lines.map(|line| {
             let error =
                 format!("ERR Unknown Redis command called from script, on @user_script:{line}.");
-            let values = vec![Value::Error(error.as_bytes()), other.clone()];
-            decode_many(run, &Value::Array(values), &mut answers).expect("two well-formed replies");
-            let fault = answers[0].clone().and_then(Result::err);
-            let fault = fault.expect("the first reply is an error").to_string();
+            let fault = decode(error.as_bytes()).and_then(Result::err);
+            let fault = fault.expect("the reply is an error").to_string();
             fault.contains("does not have the command ")
         });
-        let is_named = is_named.collect();
-        (answers.pop().flatten(), is_named)
+        is_named.collect()
     }
 
     #[test]
@@ -268,11 +286,13 @@ mod tests {
         let (other, is_named) = faults_by_line(&run, Script::AcquireMany, &Value::Int(9));
         assert_eq!(other, Some(Ok(Answer::Granted { counter })));
         assert!(is_named.contains(&true) && is_named.contains(&false));
+        assert_eq!(lines_named_for_all(&run, Script::AcquireMany), is_named);
         let run = run_of(&release);
         let (other, is_named) =
             faults_by_line(&run, Script::ReleaseMany, &Value::Bulk(&[NOT_OURS]));
         assert_eq!(other, Some(Ok(Answer::Released(false))));
         assert!(is_named.contains(&true) && is_named.contains(&false));
+        assert_eq!(lines_named_for_all(&run, Script::ReleaseMany), is_named);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod age_records;
 mod handshake_faults;
+mod single_requests;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

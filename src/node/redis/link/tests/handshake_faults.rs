@@ -111,3 +111,50 @@ fn server_that_closed_a_connection_is_probed_before_the_next_handshake() {
         assert!(fault.to_string().contains(expected), "{reply}: {fault}");
     }
 }
+
+/// A bench of a client whose masters have been replaced once, so all its scripts check the generation marker.
+fn bench_at_generation_1() -> Bench {
+    let mut changed = options(roster(&Arc::default()));
+    let masters = Fingerprint::new(["master:6379"]);
+    Arc::get_mut(&mut changed)
+        .expect("the options must not be shared yet")
+        .configuration = Configuration::new(1, masters, None);
+    Bench::at("redis://master", changed)
+}
+
+#[test]
+fn client_without_the_right_to_read_the_marker_is_refused_only_if_it_must_check_the_marker() {
+    let denied_marker = greeting_with(5, "-NOPERM No permissions to access a key\r\n");
+    let mut bench = bench_at_generation_1();
+    bench.link.dialed(at(0));
+    bench.take_written();
+    let fault = fault_of_handshake(&mut bench, &denied_marker, 1);
+    assert!(fault.contains("NOPERM"), "{fault}");
+    // The plain name shows operators that this client does not check the marker.
+    let mut bench = Bench::new();
+    bench.link.dialed(at(0));
+    assert!(!bench.take_written().contains("\r\nquorate:host:1\r\n"));
+    bench.receive_bytes(denied_marker.as_bytes(), 1);
+    let written = bench.take_written();
+    assert!(written.contains("\r\nquorate:host:1\r\n"), "{written}");
+    bench.receive_bytes(b"-NOPERM no name\r\n", 2);
+    bench.push_request(1, acquire(1));
+    assert!(bench.link.take(at(3)));
+}
+
+#[test]
+fn scripts_that_check_the_marker_are_not_loaded_again_for_a_connection_without_a_name() {
+    let mut bench = bench_at_generation_1();
+    let marker = own_marker(&bench);
+    bench.link.dialed(at(0));
+    assert!(bench.take_written().contains("LOAD"));
+    let mut replies = GREETING.map(str::to_owned);
+    replies[3] = "-NOPERM no name\r\n".to_owned();
+    replies[5] = bulk(&marker);
+    bench.receive_bytes(replies.concat().as_bytes(), 1);
+    let written = bench.take_written();
+    assert!(
+        written.contains(AGE_KEY) && !written.contains("LOAD"),
+        "{written}"
+    );
+}
