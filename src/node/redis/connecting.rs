@@ -243,7 +243,7 @@ impl HelloHistory {
         fault
     }
 
-    /// Forgets earlier connections, because a handshake succeeded, or because no connection was made.
+    /// Forgets earlier connections, because a connection ended after its handshake, or because none was made.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }

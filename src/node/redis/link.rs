@@ -314,7 +314,6 @@ impl Link {
     fn finish_handshake(&mut self, now: Instant) {
         let ended = State::Over;
         if let State::Handshaking { handshake, .. } = std::mem::replace(&mut self.state, ended) {
-            self.hello_history.reset();
             tracing::debug!(node = %self.shared.address.name(), "connected");
             let mut negotiated = handshake.into_negotiated();
             if self.must_not_try_deletion {

@@ -364,9 +364,7 @@ impl Online {
         // be sent now, so new requests are sent too.
         batch.extend(pending_releases.take(room / 2, now));
         let room = room.saturating_sub(batch.len());
-        if room > 0 {
-            shared.mailbox.take(room, batch);
-        }
+        shared.mailbox.take(room, batch);
         // More requests may be left in the mailbox after this batch. So return true: the actor then calls `take` again.
         let has_taken = !batch.is_empty();
         if has_taken {

@@ -66,10 +66,6 @@ impl<T: Member> RequestRun<T> {
             && self.members.iter().any(|member| member.key() == Some(key))
     }
 
-    fn accepts(&self, kind: RunKind) -> bool {
-        self.members.is_empty() || self.kind == kind
-    }
-
     fn push(&mut self, kind: RunKind, key_bit: u64, member: T) {
         self.kind = kind;
         self.key_bits |= key_bit;
@@ -148,7 +144,7 @@ impl<T: Member> RequestRuns<T> {
             RunKind::Release { .. } => {
                 if acquired {
                     self.close(into);
-                } else if released || !self.releases.accepts(kind) {
+                } else if released || self.releases.kind != kind {
                     self.close_releases(into);
                 }
                 self.releases.push(kind, key_bit, member);
@@ -157,7 +153,7 @@ impl<T: Member> RequestRuns<T> {
                 }
             }
             RunKind::Acquire { .. } => {
-                if acquired || !self.acquires.accepts(kind) {
+                if acquired || self.acquires.kind != kind {
                     self.close_acquires(into);
                 }
                 self.acquires_follow_releases |= released && !self.releases.members.is_empty();
@@ -305,6 +301,9 @@ mod tests {
             ("a1 a2 a3 s2 r4 r5", "[a1 a2 a3] s2 [r4 r5]"),
             // An acquire must not be sent before an earlier release of the same lock.
             ("r1 a1 a2 a1", "r1 a1 a2 a1"),
+            // The acquires of the later run follow no release, so the later releases can still be combined.
+            ("r1 a1 a1 r2 a1 r3", "r1 a1 a1 [r2 r3] a1"),
+            ("r2 a1 a1 r3", "a1 [r2 r3] a1"),
         ] {
             assert_eq!(calls(words), expected, "{words}");
         }
