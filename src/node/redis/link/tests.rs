@@ -1,6 +1,7 @@
 //! Tests that call a link directly, without a socket, a clock or a task.
 
 mod age_records;
+mod connections;
 mod handshake_faults;
 mod single_requests;
 
@@ -64,6 +65,14 @@ impl ReplySink for RecordedAnswers {
 impl WakeSink for RecordedAnswers {
     fn woken(&self, node: usize, _: &[u8]) {
         let answer = Ok(Answer::Released(true));
+        self.0
+            .lock()
+            .expect("the mutex must not be poisoned")
+            .push((node, answer));
+    }
+
+    fn announced(&self, node: usize, _: &[u8]) {
+        let answer = Ok(Answer::Watching);
         self.0
             .lock()
             .expect("the mutex must not be poisoned")
@@ -675,7 +684,9 @@ fn silent_connection_is_pinged_and_closed_if_the_ping_is_not_answered() {
     bench.tick_through(2_000, 2_001);
     assert_eq!(bench.take_written(), "*1\r\n$4\r\nPING\r\n");
     bench.receive_bytes(b"+PONG\r\n", 2_010);
-    bench.tick_through(2_010, 4_100);
+    bench.tick_through(2_010, 4_009);
+    assert_eq!(bench.take_written(), "", "the reply ends the idle time");
+    bench.tick_through(4_010, 4_100);
     assert_eq!(bench.take_written(), "*1\r\n$4\r\nPING\r\n");
     bench.tick_through(4_100, 4_800);
     assert_ne!(
@@ -1132,10 +1143,17 @@ fn outstanding_requests_never_exceed_the_window() {
     while bench.link.take(at(2)) {}
     // Each answer makes room for one more request. A fast answer also raises the limit on outstanding requests.
     let more = bench.take_written().matches("EVALSHA").count();
-    assert!(
-        (2..10).contains(&more),
-        "2 to 9 more requests must be sent, but {more} were"
-    );
+    assert_eq!(more, 4);
+    // The same applies to the requests of a combined call.
+    let mut bench = bench_with_combined_scripts();
+    ask_releases(&mut bench, 3, 2);
+    bench.receive_bytes(b"$3\r\n111\r\n", 3);
+    for _ in 0..3_000 {
+        bench.push_request(1, acquire(1));
+    }
+    while bench.link.take(at(4)) {}
+    let widened_count = bench.take_written().matches("EVALSHA").count();
+    assert_eq!(widened_count, sent_count + 2 + 3);
 }
 
 #[test]
@@ -1362,6 +1380,10 @@ fn refused_raise_of_the_age_record_is_repeated_after_a_pause() {
     bench.receive_bytes(format!("{SHA}{}", bulk("a 1001 x")).as_bytes(), 1_002);
     assert_eq!(bench.link.stage(), Stage::Transfer);
     assert_eq!(take_age_calls(&mut bench, 1_010).len(), 0);
+    bench.link.tick(at(1_950));
+    let written = bench.take_written();
+    assert_eq!(age_calls(&written).len(), 1, "the next raise is due");
+    assert!(!written.contains("LOAD"), "{written}");
 }
 
 /// Connects the link to a master that has lost its generation marker, and lets an acquire find out at time 1. Returns the
@@ -1516,11 +1538,13 @@ fn requests_are_sent_one_by_one_if_scripts_for_combined_calls_cannot_be_loaded()
     bench.push_request(3, release(3));
     bench.push_request(4, release(4));
     bench.link.take(at(2));
+    let written = bench.take_written();
     assert_eq!(
-        combined_key_counts(&bench.take_written()),
+        combined_key_counts(&written),
         [1, 1],
         "each release must be sent as a separate call"
     );
+    assert!(!written.contains("LOAD"), "the scripts are loaded once");
 }
 
 /// Queues `count` releases. The link sends all of them in one combined call.
@@ -1948,6 +1972,12 @@ fn delete_command_unanswered_before_a_disconnect_is_not_used_again() {
         (0, 1),
         "the pending release must be sent with the script"
     );
+    // The same applies to the connection after the next one.
+    bench.link.cut(Fault::Down("reset".into()), at(now + 1));
+    let now = bench.redial(now + 1);
+    greet_with_deletion(&mut bench, now);
+    bench.link.take(at(now));
+    assert_eq!(releases(&bench.take_written()), (0, 1));
 }
 
 #[test]

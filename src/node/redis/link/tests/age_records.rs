@@ -1,6 +1,7 @@
 //! Tests of the script that raises the age record and restores a lost generation marker.
 
 use super::*;
+use crate::node::actor::markers::LostMarker;
 use crate::node::redis::refusal::server_fault;
 use crate::protocol::marker::Admission;
 
@@ -227,6 +228,7 @@ fn lost_marker_is_restored_once_when_enough_masters_show_which_one_it_is() {
     bench.receive_bytes(SHA.as_bytes(), 2);
     let call = |restored: &str| ["a", "", "0", restored].map(str::to_owned);
     assert_eq!(take_age_calls(&mut bench, 2), [call("")]);
+    assert!(bench.shared.doubted_for().is_some());
     // The server has neither a marker nor an age record.
     bench.receive_bytes(b"$0\r\n\r\n", 3);
     ask(&mut bench, 4);
@@ -237,6 +239,79 @@ fn lost_marker_is_restored_once_when_enough_masters_show_which_one_it_is() {
     bench.receive_bytes(bulk("a 0 lost-x").as_bytes(), 6);
     ask(&mut bench, 7);
     assert_eq!(bench.take_written(), "", "the marker is restored");
+    let raise = ["a", "lost-x", "994", ""].map(str::to_owned);
+    assert_eq!(take_age_calls(&mut bench, 1_000), [raise]);
+}
+
+#[test]
+fn restore_that_is_requested_during_a_call_of_the_script_follows_its_reply() {
+    let masters = Fingerprint::new(["master:6379"]);
+    let options = NodeOptions {
+        markers: GenerationMarkers::new(3, Vec::new()),
+        ..options_with(Configuration::new(0, masters, None), Vec::new())
+    };
+    let mut bench = Bench::at("redis://master", Arc::new(options));
+    let marker = own_marker(&bench);
+    greet_as(&mut bench, "a", "", 0);
+    let call = |restored: &str| ["a", "", "0", restored].map(str::to_owned);
+    for (name, now) in [("b", 1), ("c", 3)] {
+        let marker = Marker::read(marker.as_bytes()).expect("a marker");
+        let markers = &bench.shared.options.markers;
+        markers.record_marker(&NodeName::new(name), marker, true);
+        bench.push_request(1, acquire(1));
+        bench.link.take(at(now));
+        let written = bench.take_written();
+        if name == "b" {
+            assert!(written.contains("LOAD"), "{written}");
+            bench.receive_bytes(SHA.as_bytes(), 2);
+            assert_eq!(take_age_calls(&mut bench, 2), [call("")]);
+        } else {
+            assert_eq!(written, "", "the first call is not answered yet");
+        }
+    }
+    bench.receive_bytes(b"$0\r\n\r\n", 4);
+    assert_eq!(take_age_calls(&mut bench, 4), [call(&marker)]);
+}
+
+#[test]
+fn master_that_got_its_first_marker_after_the_handshake_is_trusted_at_once() {
+    let (mut bench, _) = bench_that_restores();
+    assert!(bench.shared.doubted_for().is_some());
+    bench.receive_bytes(bulk("a 40000 x").as_bytes(), 3);
+    assert!(bench.shared.doubted_for().is_none());
+}
+
+#[test]
+fn votes_count_again_after_the_longest_of_two_waits() {
+    let mut bench = Bench::new();
+    let marker = own_marker(&bench);
+    greet_aged(&mut bench, ("a", &marker, "a 20000 x"), 0);
+    bench.push_request(1, release(1));
+    bench.link.take(at(1));
+    bench.receive_bytes(b"-ERR quorate: age record too young by 5\r\n", 2);
+    bench.recorded.take_all();
+    bench.push_request(2, acquire(2));
+    bench.link.take(at(3));
+    let quarantined = Err(Fault::Quarantined(ms(9_997)));
+    assert_eq!(bench.recorded.take_all(), [(2, quarantined)]);
+}
+
+#[test]
+fn handshake_records_whether_the_marker_of_a_master_admits_this_client() {
+    let own = Bench::new();
+    for (marker, lost) in [
+        (own_marker(&own), LostMarker::Unknown),
+        ("9 0123456789abcdef".to_owned(), LostMarker::Nothing),
+    ] {
+        let masters = Fingerprint::new(["master:6379"]);
+        let options = NodeOptions {
+            markers: GenerationMarkers::new(3, Vec::new()),
+            ..options_with(Configuration::new(0, masters, None), Vec::new())
+        };
+        let mut bench = Bench::at("redis://master", Arc::new(options));
+        greet_as(&mut bench, "a", &marker, 0);
+        assert_eq!(bench.shared.options.markers.lost_marker(), lost, "{marker}");
+    }
 }
 
 #[test]

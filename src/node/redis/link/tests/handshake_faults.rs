@@ -37,6 +37,10 @@ fn handshake_ends_with_a_fault_that_names_the_bad_reply() {
             "does not have the command INFO",
         ),
         (greeting_with(4, "-LOADING x\r\n"), "loading"),
+        (
+            greeting_with(4, &bulk("run_id:\r\nuptime_in_seconds:9\r\n")),
+            "INFO does not contain run_id",
+        ),
         (greeting_with(5, ":1\r\n"), "generation marker is malformed"),
         (greeting_with(6, ":1\r\n"), "is not a SHA1"),
         (greeting_with(6, "$3\r\nabc\r\n"), "is not a SHA1"),
@@ -120,6 +124,16 @@ fn bench_at_generation_1() -> Bench {
         .expect("the options must not be shared yet")
         .configuration = Configuration::new(1, masters, None);
     Bench::at("redis://master", changed)
+}
+
+#[test]
+fn requests_of_a_client_whose_masters_are_not_opened_yet_are_left_to_the_scripts() {
+    let mut bench = bench_at_generation_1();
+    greet_aged(&mut bench, ("a", "0 0123456789abcdef", "a 40000 x"), 0);
+    bench.push_request(1, acquire(1));
+    bench.link.take(at(1));
+    assert_eq!(bench.recorded.kinds(), [""; 0]);
+    assert!(bench.take_written().contains("EVALSHA"));
 }
 
 #[test]
