@@ -226,3 +226,21 @@ fn link_is_continued_while_a_release_is_pending_or_the_handle_exists() {
         assert_eq!(is_continued, is_pending || !is_closed);
     }
 }
+
+#[test]
+fn value_of_an_earlier_run_is_trusted_only_if_the_restart_guard_is_off() {
+    for (guard, is_trusted) in [(RestartGuard::On, false), (RestartGuard::Off, true)] {
+        let mut bench = bench_with_guard(guard);
+        let claim = claim(1);
+        take_write(&mut bench, Request::Read { claim, token: 7 });
+        bench.link.take(at(3));
+        assert!(bench.take_written().contains("EVALSHA"));
+        bench.receive_bytes(b"*2\r\n$7\r\n7 old x\r\n:5\r\n", 4);
+        let answers = bench.recorded.take_all();
+        let [(1, Ok(Answer::Value { stored, .. }))] = &answers[..] else {
+            panic!("the master sent a value: {answers:?}")
+        };
+        let stored = stored.as_ref().expect("a value is stored");
+        assert_eq!(stored.trusted, is_trusted, "{guard:?}");
+    }
+}

@@ -270,7 +270,7 @@ fn messages_of_elections_and_wake_ups_are_told_apart_from_answers() {
     bench.receive_bytes(b">3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n", 0);
     let key = b"job".as_slice();
     let push = |kind: &str, channel: &str| format!(">3\r\n+{kind}\r\n+{channel}\r\n+job\r\n");
-    let leader_channel = format!("{}job", LEADER_CHANNEL_PREFIX);
+    let leader_channel = format!("{LEADER_CHANNEL_PREFIX}job");
     let (woken, watching) = (Ok(Answer::Released(true)), Ok(Answer::Watching));
     for (on, kind) in [(true, "subscribe"), (false, "unsubscribe")] {
         let key = key.into();
