@@ -454,7 +454,7 @@ impl<'a> AcquireLoop<'a> {
     ) {
         let coordinator = &self.core.coordinator;
         let now = coordinator.now();
-        let mut random_byte = [0; 1];
+        let mut random_byte = [0];
         coordinator.runtime.random(&mut random_byte);
         let attempt_time = now.saturating_since(attempt_started_at);
         let pause = collisions.next_pause(attempt_time, self.ttl, random_byte[0]);

@@ -67,7 +67,7 @@ impl Queued {
     /// Splits a request for several locks into one request for each lock.
     pub(in crate::node) fn split(self) -> Vec<Self> {
         // Each lock gets a number of its own, as if it had a session of its own.
-        let mut numbers = usize::MIN..;
+        let mut numbers = 0..;
         let next_number = |_: &Claim| numbers.next().unwrap_or(usize::MAX);
         let session_parts = split_by_session(self.request, self.reply, next_number).into_iter();
         let queued_part = |(_, request, reply)| Self::new(request, reply);

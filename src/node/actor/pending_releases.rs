@@ -106,10 +106,10 @@ impl PendingReleases {
         self.pause = FIRST_PAUSE;
     }
 
-    /// The time at which the pause ends and pending releases can be sent again. `None` if there is no pause: a pause
-    /// begins with a pending release, and ends before the last one is taken.
+    /// The time at which the pause ends and pending releases can be sent again. `None` if none are pending, or if there
+    /// is no pause.
     pub(in crate::node) fn wake_at(&self) -> Option<Instant> {
-        self.paused_until
+        self.paused_until.filter(|_| !self.is_empty())
     }
 
     /// Removes at most `limit` pending releases from the list, and returns them to be sent now. Returns none during a

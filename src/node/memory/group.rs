@@ -111,7 +111,7 @@ impl Master {
     }
 
     /// Takes every key of the claim, and returns the fencing number of the grant. The caller must have checked that all
-    /// keys can be granted, and must have dropped expired queues ([`queue_of`](Self::queue_of)).
+    /// keys can be granted.
     fn grant_all(
         &mut self,
         now: u64,
@@ -135,11 +135,9 @@ impl Master {
             if replaces {
                 self.drop_note(now, &part.key);
             }
-            if replaces
-                && let Some(ticket) = claim.ticket()
-                && let Some(queue) = self.queues.get_mut(&part.key[..])
-            {
-                queue.remove(&ticket.waiter);
+            if replaces && let Some(ticket) = claim.ticket() {
+                let waiter = ticket.waiter.clone();
+                self.queue_of(now / 1000, &part.key).remove(&waiter);
                 self.drop_empty_queue(&part.key);
             }
             self.take_key(now, part, held.as_deref(), value, ttl);

@@ -466,9 +466,10 @@ impl Online {
             (Some(stalled_at), _) => return stalled_at + STALL_LIMIT.max(4 * node_timeout),
             (None, Some(oldest)) => oldest.sent_at + node_timeout,
             (None, None) => {
-                // A pause of pending releases begins with a reply, and is not longer than the idle limit.
                 let idle_at = self.last_reply + IDLE_LIMIT;
-                pending_releases.wake_at().unwrap_or(idle_at)
+                pending_releases
+                    .wake_at()
+                    .map_or(idle_at, |release_at| release_at.min(idle_at))
             }
         };
         let raise_at = self.votes.ages.due_at(shared.options.max_ttl);

@@ -1,5 +1,6 @@
 //! A waiter's place in the queues of its keys: how a waiter enters, waits, is woken and leaves.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
@@ -219,12 +220,11 @@ impl LocalPlace {
         let queues_by_key = self.queues.queues_by_key();
         let waiters_at_slots = self.queues.waiters_at_slots();
         let is_first_in = |key: &Arc<[u8]>| {
-            let earlier = ..self.waiter.number;
-            let is_earliest = waiters_at_slots
+            let earliest_at_slots = waiters_at_slots.get(key).and_then(BTreeSet::first);
+            queues_by_key
                 .get(key)
-                .is_none_or(|numbers| numbers.range(earlier).next().is_none());
-            let queue = queues_by_key.get(key);
-            is_earliest && queue.is_some_and(|queue| queue.is_front(&self.waiter))
+                .is_some_and(|queue| queue.is_front(&self.waiter))
+                && earliest_at_slots.is_none_or(|earliest| *earliest > self.waiter.number)
         };
         self.queue_state == QueueState::Unqueued || self.keys.as_slice().iter().all(is_first_in)
     }

@@ -34,10 +34,8 @@ impl LocalQueue {
                 later_waiters.push_front(std::mem::replace(front, waiter.clone()));
             }
             _ => {
-                let index =
-                    later_waiters.binary_search_by_key(&waiter.number, |other| other.number);
-                // No waiter has the same number, so this is the place between its neighbours.
-                later_waiters.insert(index.unwrap_or_else(|index| index), waiter.clone());
+                let index = later_waiters.partition_point(|other| other.number < waiter.number);
+                later_waiters.insert(index, waiter.clone());
             }
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Online, SessionTask};
 use crate::node::memory::Master;
+use crate::node::memory::items::ItemKind;
 use crate::node::store::codec::{Moment, StoredItem};
 use crate::node::store::contract::{Clocked, Session, Store};
 use crate::node::{Answer, Fault, Page, Request};
@@ -41,8 +42,9 @@ impl<S: Store> SessionTask<S> {
                 master.put_text(now, name, b"", None);
             } else {
                 let stored = StoredItem::read(&record.state, &[], moment).unwrap_or_default();
-                for stored in stored {
-                    master.put(stored.item);
+                let items = stored.into_iter().map(|stored| stored.item);
+                for item in items.filter(|item| item.id.kind == ItemKind::Text) {
+                    master.put(item);
                 }
             }
         }

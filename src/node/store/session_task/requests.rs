@@ -109,8 +109,8 @@ impl<S: Store> SessionTask<S> {
             }
             job.is_stale = false;
         }
-        // No name is listed twice, because two jobs never share a record.
         names.sort_unstable();
+        names.dedup();
         if names.is_empty() && !has_no_time && !must_read_clock {
             return Ok(());
         }
@@ -146,7 +146,7 @@ impl<S: Store> SessionTask<S> {
         for request in affected.into_iter().flat_map(|job| job.requests) {
             let uses_name =
                 |queued: &Queued| names::records_of_request(&queued.request).contains(name);
-            let parts = if uses_name(&request.queued) {
+            let parts = if request.queued.is_of_several() && uses_name(&request.queued) {
                 request.queued.split()
             } else {
                 vec![request.queued]
@@ -216,11 +216,11 @@ impl<S: Store> SessionTask<S> {
         // All commits have an answer. Finish the jobs that took effect, and let the others read again.
         self.unanswered_records.clear();
         let open_jobs = self.jobs.split_off(first_job);
-        for (job, is_committed) in open_jobs.into_iter().zip(were_committed) {
+        for (mut job, is_committed) in open_jobs.into_iter().zip(were_committed) {
             if is_committed {
                 self.answer_job(job, online);
             } else {
-                // Its records are doubtful now, so they are read again.
+                job.is_stale = true;
                 self.jobs.push(job);
             }
         }
