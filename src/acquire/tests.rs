@@ -110,10 +110,15 @@ struct Asked {
     slot: Option<u8>,
 }
 
-/// The answer to a request; `None` if the master never answers it.
-type ScriptedAnswer = Option<Result<Answer, Fault>>;
+/// The reaction of a master to a request.
+enum Reaction {
+    Answer(Answer),
+    Fail(Fault),
+    /// The master never answers the request.
+    Ignore,
+}
 
-type Script = Arc<dyn Fn(Asked) -> ScriptedAnswer + Send + Sync>;
+type Script = Arc<dyn Fn(Asked) -> Reaction + Send + Sync>;
 
 /// A master that answers requests as its script prescribes.
 struct ScriptedNode {
@@ -149,16 +154,17 @@ impl Node for ScriptedNode {
             Fairness::Fair(Some(ticket)) => Some(ticket.number),
             Fairness::Fair(None) | Fairness::Unordered => None,
         };
-        let answer = (self.script)(Asked {
+        let reaction = (self.script)(Asked {
             kind,
             node: self.index,
             attempt,
             ticket,
             slot: claim.permit().map(Permit::slot),
         });
-        match answer {
-            Some(answer) => reply.answer(answer),
-            None => self.unanswered.lock().expect("not poisoned").push(reply),
+        match reaction {
+            Reaction::Answer(answer) => reply.answer(Ok(answer)),
+            Reaction::Fail(fault) => reply.answer(Err(fault)),
+            Reaction::Ignore => self.unanswered.lock().expect("not poisoned").push(reply),
         }
     }
 
@@ -171,7 +177,7 @@ impl Node for ScriptedNode {
 fn client(
     sleeps: &Arc<Sleeps>,
     abilities: Abilities,
-    script: impl Fn(Asked) -> ScriptedAnswer + Send + Sync + 'static,
+    script: impl Fn(Asked) -> Reaction + Send + Sync + 'static,
 ) -> RedlockBuilder {
     let script: Script = Arc::new(script);
     let node = |index: usize| -> Arc<dyn Node> {
@@ -194,7 +200,7 @@ fn client(
 }
 
 /// The lock is held, or it is a semaphore of which these slots are free.
-fn refused(ttl_left: Duration, ahead: u64, holder: Option<&[u8]>, free: u64) -> ScriptedAnswer {
+fn refused(ttl_left: Duration, ahead: u64, holder: Option<&[u8]>, free: u64) -> Reaction {
     let queue_info = QueueInfo {
         ahead,
         ticket: 6,
@@ -202,30 +208,30 @@ fn refused(ttl_left: Duration, ahead: u64, holder: Option<&[u8]>, free: u64) -> 
         free,
         ..QueueInfo::default()
     };
-    Some(Ok(Answer::Refused {
+    Reaction::Answer(Answer::Refused {
         ttl_left: Some(ttl_left),
         line: Some(Box::new(queue_info)),
-    }))
+    })
 }
 
-fn granted(counter: u64) -> ScriptedAnswer {
-    Some(Ok(Answer::Granted {
+fn granted(counter: u64) -> Reaction {
+    Reaction::Answer(Answer::Granted {
         counter: Some(counter),
-    }))
+    })
 }
 
-/// The answers of masters that grant an attempt with different fencing tokens, and then answer `confirmed` to the
+/// The answers of masters that grant an attempt with different fencing tokens, and then react with `confirmed` to the
 /// request that confirms one of them. The attempt takes 8 ms.
-fn colliding(asked: Asked, confirmed: Result<Answer, Fault>) -> ScriptedAnswer {
+fn colliding(asked: Asked, confirmed: Reaction) -> Reaction {
     match asked.kind {
         Kind::Acquire => granted(asked.node as u64),
-        Kind::Release => Some(Ok(Answer::Released(true))),
+        Kind::Release => Reaction::Answer(Answer::Released(true)),
         Kind::Confirm => {
             if asked.node == 0 {
                 // The first poll advances the clock.
                 let _ = tokio::time::advance(ms(8)).now_or_never();
             }
-            Some(confirmed)
+            confirmed
         }
     }
 }
@@ -244,7 +250,7 @@ async fn owner_pauses_for_a_random_time_after_each_collision_of_its_attempts() {
             if asked.attempt == 3 && asked.kind == Kind::Acquire {
                 return granted(9);
             }
-            colliding(asked, Ok(Answer::NotOurs))
+            colliding(asked, Reaction::Answer(Answer::NotOurs))
         });
         let redlock = redlock.build().expect("good settings");
         let owner = redlock.owner("o").expect("a valid id");
@@ -256,7 +262,7 @@ async fn owner_pauses_for_a_random_time_after_each_collision_of_its_attempts() {
 
 /// The first pause of an owner whose first attempt ended like this, in a list, and the tickets of its attempts.
 async fn pause_after_first_attempt(
-    script: impl Fn(Asked) -> ScriptedAnswer + Send + Sync + 'static,
+    script: impl Fn(Asked) -> Reaction + Send + Sync + 'static,
 ) -> (Vec<Duration>, Vec<Option<u64>>) {
     let sleeps = Arc::new(Sleeps::default());
     let tickets = Arc::<Mutex<Vec<_>>>::default();
@@ -270,7 +276,7 @@ async fn pause_after_first_attempt(
         }
         match (asked.attempt, asked.kind) {
             (1, _) => script(asked),
-            (_, Kind::Release) => Some(Ok(Answer::Released(true))),
+            (_, Kind::Release) => Reaction::Answer(Answer::Released(true)),
             _ => granted(9),
         }
     });
@@ -285,16 +291,18 @@ async fn pause_after_first_attempt(
 #[tokio::test(start_paused = true)]
 async fn only_a_majority_that_granted_the_lock_of_an_owner_makes_a_collision() {
     let after_collision =
-        pause_after_first_attempt(|asked| colliding(asked, Ok(Answer::NotOurs))).await;
+        pause_after_first_attempt(|asked| colliding(asked, Reaction::Answer(Answer::NotOurs)))
+            .await;
     assert_eq!(after_collision, (vec![ms(8)], vec![None, None]));
     // The attempt fails because of the masters, so the pause is the one of the retry settings.
     let after_outage =
-        pause_after_first_attempt(|asked| colliding(asked, Err(Fault::OutOfMemory))).await;
+        pause_after_first_attempt(|asked| colliding(asked, Reaction::Fail(Fault::OutOfMemory)))
+            .await;
     assert_eq!(after_outage, (vec![first_retry_pause()], vec![None, None]));
     // Another client holds the lock. The next attempt queues on the masters at once, behind their largest ticket.
     let after_refusal = pause_after_first_attempt(|asked| match asked.node {
         0 if asked.kind == Kind::Acquire => granted(9),
-        0 => Some(Ok(Answer::Released(true))),
+        0 => Reaction::Answer(Answer::Released(true)),
         _ => refused(ms(90), 0, None, 0),
     });
     assert_eq!(after_refusal.await, (vec![], vec![None, Some(7)]));
@@ -335,7 +343,7 @@ async fn queued_waiter_asks_again_at_the_first_of_its_times() {
 async fn error_of_a_caller_behind_local_tasks_counts_no_attempt() {
     let sleeps = Arc::new(Sleeps::default());
     let redlock = client(&sleeps, Abilities::default(), |_| {
-        Some(Err(Fault::Down("off".into())))
+        Reaction::Fail(Fault::Down("off".into()))
     });
     let redlock = redlock.build().expect("good settings");
     let waiting = [(); 2].map(|()| {
@@ -360,7 +368,8 @@ async fn error_of_a_caller_behind_local_tasks_counts_no_attempt() {
 #[tokio::test(start_paused = true)]
 async fn caller_behind_a_local_task_gives_up_when_the_first_answers_to_that_task_are_due() {
     let sleeps = Arc::new(Sleeps::default());
-    let builder = client(&sleeps, Abilities::default(), |_| None).connect_timeout(ms(40));
+    let builder =
+        client(&sleeps, Abilities::default(), |_| Reaction::Ignore).connect_timeout(ms(40));
     let redlock = builder.build().expect("good settings");
     let first_request = redlock.lock("a").wait(Wait::For(TTL));
     let first_task = tokio::spawn(async move { first_request.acquire().await.map(drop) });
@@ -387,7 +396,7 @@ async fn single_attempt_on_a_semaphore_tries_three_slots_and_waits_for_the_relea
                 granted(9)
             }
             (Kind::Acquire, _) => refused(TTL, 0, None, 0xff & !(1 << slot)),
-            _ => None,
+            _ => Reaction::Ignore,
         }
     });
     let redlock = redlock.build().expect("good settings");
@@ -407,9 +416,9 @@ async fn task_that_waits_behind_an_earlier_task_leaves_its_slot_to_other_tasks()
     let silent_slot = first_slot.clone();
     let redlock = client(&sleeps, Abilities::default(), move |asked| {
         let mut silent_slot = silent_slot.lock().expect("not poisoned");
-        let is_silent = asked.slot == Some(*silent_slot.get_or_insert(asked.slot?));
-        if is_silent {
-            return None;
+        let slot = asked.slot.expect("the request is about a semaphore");
+        if slot == *silent_slot.get_or_insert(slot) {
+            return Reaction::Ignore;
         }
         refused(TTL, 0, None, 0)
     });
