@@ -85,7 +85,10 @@ const STEPS: [(&str, &str); 16] = [
     ("oldest compiler", "cargo \"+$lowest\""),
     ("lowest versions", "scripts/lowest-versions"),
     ("contents of the crates", "scripts/package c"),
-    ("command installed from the crates", "scripts/package crates"),
+    (
+        "command installed from the crates",
+        "scripts/package crates",
+    ),
     ("no features", "scripts/features"),
     ("each feature alone", "scripts/features ||"),
     ("format", "cargo fmt"),
