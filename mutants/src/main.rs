@@ -28,6 +28,7 @@ mod targets;
 mod tree;
 mod weave;
 
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,7 +53,7 @@ usage: scripts/mutants [--only FILE] [--mutant N] [--rare K] [--sample K [--seed
 --sample K      tests K random mutants, prints the random seed, and reports only on these mutants
 --seed S        draws the same sample as the earlier run that printed the seed S
 --mutant N      tests mutant N again
---rare K        uses only mutants whose code at least one test and at most K tests execute
+--rare K        uses only mutants whose code at least one test and at most K tests execute; J-K: at least J tests
 --alive         tests again the mutants that survived
 --quick         uses only the fast judges
 --judges NAME   uses only these judges: test programs (lib: the unit tests), files of tests/all, or simulation
@@ -65,7 +66,7 @@ struct Options {
     action: Action,
     only: Option<String>,
     mutant: Option<usize>,
-    rare: Option<usize>,
+    rare: Option<RangeInclusive<usize>>,
     sample: Option<usize>,
     seed: Option<u64>,
     alive: bool,
@@ -100,7 +101,7 @@ fn parse_options(mut args: impl Iterator<Item = String>) -> Result<Options> {
         match arg.as_str() {
             "--only" => options.only = Some(next_value()?),
             "--mutant" => options.mutant = Some(next_value()?.parse()?),
-            "--rare" => options.rare = Some(next_value()?.parse()?),
+            "--rare" => options.rare = Some(test_counts(&next_value()?)?),
             "--sample" => options.sample = Some(next_value()?.parse()?),
             "--seed" => options.seed = Some(next_value()?.parse()?),
             "--threads" => options.threads = next_value()?.parse()?,
@@ -117,6 +118,12 @@ fn parse_options(mut args: impl Iterator<Item = String>) -> Result<Options> {
         }
     }
     Ok(options)
+}
+
+/// The numbers of tests that the value of `--rare` stands for: `12` is 1 to 12, and `13-50` is 13 to 50.
+fn test_counts(value: &str) -> Result<RangeInclusive<usize>> {
+    let (least, most) = value.split_once('-').unwrap_or(("1", value));
+    Ok(least.parse()?..=most.parse()?)
 }
 
 fn main() -> ExitCode {
@@ -209,11 +216,13 @@ fn run(options: &Options) -> Result<bool> {
         println!("{count:>6} mutants reached by {judge}");
     }
     let mut selected: Vec<&Mutant> = mutants.iter().copied().filter(is_selected).collect();
-    if let Some(most_tests) = options.rare {
-        selected.retain(|mutant| (1..=most_tests).contains(&judge::test_count(&judges, mutant.id)));
+    if let Some(test_counts) = &options.rare {
+        selected.retain(|mutant| test_counts.contains(&judge::test_count(&judges, mutant.id)));
         println!(
-            "{} mutants are reached by at most {most_tests} tests",
-            selected.len()
+            "{} mutants are reached by {} to {} tests",
+            selected.len(),
+            test_counts.start(),
+            test_counts.end()
         );
     }
     let selected_count = selected.len();
@@ -315,4 +324,18 @@ fn shuffle_key(id: u64, seed: u64) -> u64 {
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     hash ^ (hash >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_tests_are_read_with_and_without_a_least_one() {
+        assert_eq!(test_counts("12").expect("a number"), 1..=12);
+        assert_eq!(test_counts("13-50").expect("two numbers"), 13..=50);
+        for wrong in ["", "x", "3-", "-3", "3-4-5"] {
+            assert!(test_counts(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -498,6 +498,19 @@ mod tests {
         assert_eq!(observer.next().now_or_never(), Some(None));
     }
 
+    /// The caller can drop the request that follows the announcement. The next call must not wait before it asks again.
+    #[tokio::test(start_paused = true)]
+    async fn request_after_an_announcement_stays_due_until_it_was_answered() {
+        let masters = Masters::new(3);
+        let mut observer = election(&masters).observe().expect("a valid name");
+        assert_eq!(observer.next().await, None);
+        let now = observer.redlock.core.coordinator.now();
+        assert!(observer.poll_at > now);
+        observer.announced.notify_one();
+        observer.wait_until_due().await;
+        assert_eq!(observer.poll_at, now);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn observer_waits_50_ms_for_the_note_of_a_leader_that_it_has_not_reported() {
         let masters = Masters::new(3);

@@ -482,8 +482,8 @@ impl Survey {
     /// copies any.
     pub(super) fn next_masters_with_values(&self) -> Vec<String> {
         let masters = self.masters.iter();
-        let next_masters =
-            masters.filter(|master| master.is_next && !master.is_old && master.seen.values > 0);
+        // Each master is an old master, a next master, or both.
+        let next_masters = masters.filter(|master| !master.is_old && master.seen.values > 0);
         let advice = next_masters.map(|master| {
             format!(
                 "{} already stores {} values (quotas or once-per-period records): if they are left from an earlier \

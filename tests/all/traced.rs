@@ -7,6 +7,7 @@ use crate::support::stubborn::Stubborn;
 use crate::support::stubborn::Treatment::Fails;
 use crate::support::{self, PATIENCE, ms, take};
 use quorate::node::Node;
+use quorate::testing::Masters;
 use quorate::{Fault, LossCause, Redlock};
 
 /// The number of warnings with this text among the traced events in `trace`.
@@ -107,4 +108,22 @@ async fn loss_of_a_lock_is_traced_with_each_masters_answer() {
     let names_the_fault = lines
         .any(|line| line.contains("no majority for a renewal") && line.contains("switched off"));
     assert!(names_the_fault, "{trace}");
+}
+
+#[tokio::test]
+async fn renewal_that_restores_a_lock_key_is_traced() {
+    let listener = support::listener::Listener::default();
+    let _listening = listener.listen();
+    let masters = Masters::new(3);
+    let redlock = Redlock::builder().in_memory_on(&masters).ttl(ms(900));
+    let redlock = redlock.build().expect("good settings");
+    let _guard = take(&redlock, "job").await;
+    let forgetful = masters.iter().next().expect("three masters");
+    forgetful.forget();
+    let is_traced = || listener.output().contains("missing key restored");
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while !is_traced() && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(ms(20)).await;
+    }
+    assert!(is_traced(), "{}", listener.output());
 }

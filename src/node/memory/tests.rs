@@ -8,7 +8,7 @@ use super::items::{Item, ItemId, ItemKind};
 use crate::keys::Family;
 use crate::node::{
     Answer, Claim, Class, Ended, ExtendItem, Extended, Fairness, Group, Mode, NoteItem, Part,
-    Permit, Request, Ticket, Token,
+    Permit, Request, StoredValue, Ticket, Token,
 };
 
 /// The time on the master's clock, in microseconds.
@@ -154,6 +154,19 @@ fn writer_that_becomes_a_reader_never_takes_a_place_in_the_queue() {
             "{items:?}"
         );
     }
+}
+
+#[test]
+fn first_fencing_number_of_a_value_can_be_one() {
+    let mut master = Master::default();
+    assert_eq!(master.number_above(NOW, b"a", None, 0), Ok(None));
+    let stored = StoredValue {
+        number: 1,
+        bytes: Vec::new(),
+        trusted: true,
+    };
+    let above = master.number_above(NOW, b"a", Some(&stored), 0);
+    assert_eq!(above, Ok(Some(1)));
 }
 
 /// All items of the master, sorted by id, because the hash maps of the master have no order.
@@ -389,6 +402,7 @@ fn repeated_request_for_a_held_slot_gets_the_same_number() {
     let mut master = Master::default();
     let first = acquire(&mut master, NOW, &claim, 30);
     assert_granted(&first);
+    assert!(master.queues.is_empty(), "nobody waits");
     assert_eq!(acquire(&mut master, NOW + SECOND, &claim, 30), first);
 }
 

@@ -54,7 +54,7 @@ impl Master {
 
     /// Returns the larger of the lock's fencing counter and the fencing number of the stored value. `None` if neither
     /// is larger than `token`.
-    fn number_above(
+    pub(super) fn number_above(
         &mut self,
         now: u64,
         key: &[u8],

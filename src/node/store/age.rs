@@ -292,6 +292,13 @@ mod tests {
     }
 
     #[test]
+    fn clocks_that_show_a_time_beyond_the_latest_one_show_a_long_age() {
+        let sighting = reading(NOW, Some((7, NOW)), None).sighting();
+        let now = reading(u64::MAX, Some((7, u64::MAX)), None);
+        assert_eq!(sighting.age(&now), Some(LATEST - NOW));
+    }
+
+    #[test]
     fn store_reading_contains_the_time_on_the_stores_clock() {
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         // The store's clock showed a time of up to 1 ms after `date` at some moment between 100 and 400 ms.

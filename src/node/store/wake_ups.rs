@@ -219,6 +219,7 @@ pub(super) fn deliver(subscriber: &Subscriber, message: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::atomic::Ordering;
 
     use super::super::contract::{Commit, Session, Wake};
@@ -316,6 +317,40 @@ mod tests {
             listen(&shared, &Request::Watch { key, on });
             assert_eq!(shared.listening.state().watched.is_empty(), !on);
         }
+    }
+
+    /// Records the keys of all wake-ups.
+    #[derive(Default)]
+    struct WokenKeys(Mutex<Vec<Vec<u8>>>);
+
+    impl WakeSink for WokenKeys {
+        fn woken(&self, _: usize, key: &[u8]) {
+            self.0.lock().expect("not poisoned").push(key.to_vec());
+        }
+    }
+
+    #[test]
+    fn only_an_empty_list_of_messages_wakes_all_waiters() {
+        let shared = subscribed();
+        let names = [b"a", b"b"].map(|name| name[..].into());
+        let until = crate::protocol::instant::Instant::from_nanos(1);
+        shared
+            .listening
+            .state()
+            .request_wake_ups(names.into(), until);
+        let woken_by = |messages: &[Vec<u8>]| {
+            let sink = Arc::new(WokenKeys::default());
+            let subscriber = Subscriber {
+                process: "0123456789abcdef".into(),
+                node: 0,
+                sink: sink.clone(),
+            };
+            deliver_all(&shared, &subscriber, messages);
+            sink.0.lock().expect("not poisoned").clone()
+        };
+        assert_eq!(woken_by(&[]), [b"a", b"b"]);
+        let message = [&[WAKE_UP][..], b"b"].concat();
+        assert_eq!(woken_by(&[message]), [b"b"]);
     }
 
     /// A process that observes an election in a store that fails in this way. Its clock is the clock of tokio.

@@ -169,15 +169,15 @@ impl LocalPlace {
         if self.queue_state != QueueState::Queued {
             return;
         }
-        let number = self.waiter.number;
-        let mut waiters_at_slots = self.queues.waiters_at_slots();
-        for key in self.keys.as_slice() {
-            waiters_at_slots
-                .entry(key.clone())
-                .or_default()
-                .insert(number);
+        {
+            let mut waiters_at_slots = self.queues.waiters_at_slots();
+            for key in self.keys.as_slice() {
+                waiters_at_slots
+                    .entry(key.clone())
+                    .or_default()
+                    .insert(self.waiter.number);
+            }
         }
-        drop(waiters_at_slots);
         self.leave();
         self.queue_state = QueueState::AtSlots;
     }
