@@ -16,7 +16,20 @@ fn at_ms(ms: u64) -> Instant {
     STARTED_AT + Duration::from_millis(ms)
 }
 
+fn hold_options(max_hold: Option<Duration>, renews: bool) -> HoldOptions {
+    HoldOptions {
+        ttl: TTL,
+        max_hold,
+        renews,
+        note_text: None,
+    }
+}
+
 fn held(max_hold: Option<Duration>, renews: bool) -> Arc<Held> {
+    held_with(hold_options(max_hold, renews))
+}
+
+fn held_with(hold_options: HoldOptions) -> Arc<Held> {
     let won = WonAttempt {
         claim: Arc::new(Claim::new("", b"job", Token::from_bytes([1; 16]), true)),
         started_at: STARTED_AT,
@@ -26,12 +39,6 @@ fn held(max_hold: Option<Duration>, renews: bool) -> Arc<Held> {
             Arc::new(Tokio::default()),
             AcquireAnswers::open(Quorum::new(5), STARTED_AT),
         ),
-    };
-    let hold_options = HoldOptions {
-        ttl: TTL,
-        max_hold,
-        renews,
-        note_text: None,
     };
     Held::new(won, hold_options, &LocalQueues::new(), None)
 }
@@ -102,6 +109,28 @@ fn burst_of_renewals_is_sent_batch_by_batch_at_the_pace_of_the_replies() {
         schedule.next_wake_at(now) > Some(at_ms(5_900)),
         "every lock must have its next due time"
     );
+}
+
+#[test]
+fn batches_of_first_notes_are_sent_at_their_shortest_interval() {
+    let mut schedule = Schedule::default();
+    let with_note = || {
+        let options = HoldOptions {
+            note_text: Some("at work".into()),
+            ..hold_options(None, true)
+        };
+        held_with(options)
+    };
+    let due_at = with_note().note_due_at().expect("it has a note");
+    for _ in 0..=NOTES_PER_CALL {
+        schedule.insert(with_note(), due_at);
+    }
+    assert_eq!(schedule.take_due(due_at).len(), NOTES_PER_CALL);
+    let next_batch_at = due_at + BATCH_INTERVAL;
+    assert_eq!(schedule.next_wake_at(due_at), Some(next_batch_at));
+    let just_before = Instant::from_nanos(next_batch_at.as_nanos() - 1);
+    assert!(schedule.take_due(just_before).is_empty());
+    assert_eq!(schedule.take_due(next_batch_at).len(), 1);
 }
 
 #[test]
