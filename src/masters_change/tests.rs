@@ -6,14 +6,22 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::*;
 use crate::node::change::ChangeSeen;
 use crate::node::memory::MemoryNode;
+use crate::node::right::{MissingRight, Purpose};
 use crate::node::{Fault, Node, NodeName, Reply, Request};
 use crate::runtime::BoxFuture;
 
 #[tokio::test]
-async fn rights_are_checked_a_second_time_only_if_a_master_stores_a_value() {
-    for (stored, order_count) in [(Vec::new(), 1), (vec![b"job".to_vec()], 2)] {
+async fn rights_are_checked_a_second_time_only_if_none_is_missing_and_a_master_stores_a_value() {
+    let job = || vec![b"job".to_vec()];
+    let right = MissingRight::on_table("INSERT", "app", "quorate_locks", Purpose::Changing);
+    for (stored, missing, order_count) in [
+        (Vec::new(), Vec::new(), 1),
+        (job(), Vec::new(), 2),
+        (job(), vec![right], 1),
+    ] {
         let masters = six_masters(&[]);
         masters[1].state().stored = stored;
+        masters[2].state().missing = missing;
         let surveyed = redlock_on(&masters, 0).survey().await;
         surveyed.expect("the masters have markers");
         let orders = masters.iter().map(|master| master.order_count("Rights"));
