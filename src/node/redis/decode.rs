@@ -40,7 +40,7 @@ pub(super) fn decode(
     if let Value::Error(error) = value {
         return Err(NoAnswer::Fault(script_fault(error)));
     }
-    let shape = request.shape();
+    let shape = shape_of_reply(request);
     // Match the request together with the form of the reply. Every other combination is malformed.
     Ok(match (request, value) {
         (Request::Acquire { claim, .. }, value) => match shape {
@@ -100,6 +100,15 @@ pub(super) fn decode(
         (Request::Watch { .. }, Value::Push(_)) => Answer::Watching,
         _ => return Err(NoAnswer::malformed()),
     })
+}
+
+/// The kind of lock that decides about the form of the reply. The reply to an extension has the same form for every kind
+/// of lock, so its kind is a plain lock.
+pub(super) fn shape_of_reply(request: &Request) -> &Shape {
+    match request {
+        Request::Extend { .. } => Shape::plain(),
+        _ => request.shape(),
+    }
 }
 
 /// Decodes the reply to an acquire of a plain lock.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::write::{bulk, number, subscribed, write_array, write_header};
 use crate::keys::LEADER_CHANNEL_PREFIX;
 use crate::node::note::{milliseconds, stored};
-use crate::node::redis::decode::extended_from_digit;
+use crate::node::redis::decode::{extended_from_digit, shape_of_reply};
 use crate::node::redis::refusal::{OTHER_MASTERS, YOUNG};
 use crate::node::waiter_id::{READER_SUFFIX, describe};
 use crate::node::{
@@ -95,7 +95,7 @@ fn write_refusal(
     out: &mut Vec<u8>,
 ) {
     let is_fenced = matches!(request, Request::Acquire { claim, .. } if claim.fenced());
-    match (line, request.shape()) {
+    match (line, shape_of_reply(request)) {
         (Some(line), Shape::Permit(permit)) => {
             write_array(4, out);
             bulk(Some(&free_slots(permit, line.free)), out);
