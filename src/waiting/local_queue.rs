@@ -140,10 +140,10 @@ impl LocalQueues {
 impl WakeSink for LocalQueues {
     fn woken(&self, node: usize, key: &[u8]) {
         // The bit mask has no bit for the 65th master or a later one.
-        let bit = u32::try_from(node).ok();
-        let Some(bit) = bit.and_then(|node| 1_u64.checked_shl(node)) else {
+        if node >= 64 {
             return;
-        };
+        }
+        let bit = 1 << node;
         if let Some(front) = self.front_waiter(key) {
             front.woken_by.fetch_or(bit, Ordering::AcqRel);
             front.signal.notify_one();
