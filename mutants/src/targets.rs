@@ -63,6 +63,7 @@ const MUTATED_FILES: &[&str] = &[
 
 /// Files that match [`MUTATED_FILES`] but are not mutated, because only tests and simulations use their code.
 const FOR_TESTS: &[&str] = &[
+    "src/node/memory/intercepted.rs",
     "src/node/memory/orders.rs",
     "src/node/store/faulty.rs",
     "src/node/store/record_access.rs",

@@ -163,46 +163,26 @@ mod tests {
 
     use super::*;
     use crate::keys::hold_note_key;
+    use crate::node::Request;
+    use crate::node::memory::intercepted::intercepted;
     use crate::node::note::NOTE_LIVES;
-    use crate::node::{Node, NodeName, Reply, Request};
     use crate::redlock::Redlock;
-    use crate::runtime::BoxFuture;
     use crate::testing::{Masters, MemoryNode};
-
-    /// A master in memory. It records for each written note whether it is to be announced.
-    struct NotingNode {
-        master: MemoryNode,
-        announced: Arc<Mutex<Vec<bool>>>,
-    }
-
-    impl Node for NotingNode {
-        fn name(&self) -> &NodeName {
-            self.master.name()
-        }
-
-        fn send(&self, request: Request, reply: Reply) {
-            if let Request::Note { items } = &request {
-                let mut announced = self.announced.lock().expect("not poisoned");
-                announced.extend(items.iter().map(|item| item.announce));
-            }
-            self.master.send(request, reply);
-        }
-
-        fn idle(&self) -> BoxFuture<()> {
-            self.master.idle()
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn extension_of_a_reader_also_renews_the_note_of_the_holder() {
         let ttl = Duration::from_secs(10);
         let masters = Masters::new(3);
+        // For each written note, whether it is to be announced.
         let announced = Arc::<Mutex<Vec<bool>>>::default();
-        let node = |master: &MemoryNode| -> Arc<dyn Node> {
-            let (master, announced) = (master.clone(), announced.clone());
-            Arc::new(NotingNode { master, announced })
-        };
-        let nodes = masters.iter().map(node).collect();
+        let seen = announced.clone();
+        let nodes = intercepted(&masters, move |request, reply| {
+            if let Request::Note { items } = request {
+                let mut seen = seen.lock().expect("not poisoned");
+                seen.extend(items.iter().map(|item| item.announce));
+            }
+            Some(reply)
+        });
         let redlock = Redlock::builder().nodes(nodes).build();
         let lock = redlock.expect("good settings").lock("doc");
         let lock = lock.shared().note("me").renewal(false).ttl(ttl);

@@ -118,10 +118,10 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::*;
-    use crate::node::memory::{Condition, Masters, MemoryNode};
-    use crate::node::{Node, NodeName, Reply, Request};
+    use crate::node::memory::intercepted::intercepted;
+    use crate::node::memory::{Condition, Masters};
+    use crate::node::{Reply, Request};
     use crate::redlock::Redlock;
-    use crate::runtime::BoxFuture;
 
     const TTL: Duration = Duration::from_secs(10);
 
@@ -130,56 +130,8 @@ mod tests {
         settings.build().expect("good settings")
     }
 
-    /// A master in memory. Before it executes the next request of a reader, the paused clock advances by this time.
-    struct PausingNode {
-        master: MemoryNode,
-        pause: Arc<Mutex<Duration>>,
-    }
-
-    impl Node for PausingNode {
-        fn name(&self) -> &NodeName {
-            self.master.name()
-        }
-
-        fn send(&self, request: Request, reply: Reply) {
-            if let Request::Acquire { claim, .. } = &request
-                && claim.group().is_some()
-            {
-                let pause = std::mem::take(&mut *self.pause.lock().expect("not poisoned"));
-                // The first poll advances the clock.
-                let _ = tokio::time::advance(pause).now_or_never();
-            }
-            self.master.send(request, reply);
-        }
-
-        fn idle(&self) -> BoxFuture<()> {
-            self.master.idle()
-        }
-    }
-
-    /// A master in memory that has not answered any request of a reader yet.
-    struct SlowNode {
-        master: MemoryNode,
-        replies: Mutex<Vec<Reply>>,
-    }
-
-    impl Node for SlowNode {
-        fn name(&self) -> &NodeName {
-            self.master.name()
-        }
-
-        fn send(&self, request: Request, reply: Reply) {
-            match &request {
-                Request::Acquire { claim, .. } if claim.group().is_some() => {
-                    self.replies.lock().expect("not poisoned").push(reply);
-                }
-                _ => self.master.send(request, reply),
-            }
-        }
-
-        fn idle(&self) -> BoxFuture<()> {
-            self.master.idle()
-        }
+    fn is_of_a_reader(request: &Request) -> bool {
+        matches!(request, Request::Acquire { claim, .. } if claim.group().is_some())
     }
 
     #[tokio::test(start_paused = true)]
@@ -188,11 +140,16 @@ mod tests {
         for is_in_time in [true, false] {
             let masters = Masters::new(3);
             let pause = Arc::new(Mutex::new(Duration::ZERO));
-            let node = |master: &MemoryNode| -> Arc<dyn Node> {
-                let (master, pause) = (master.clone(), pause.clone());
-                Arc::new(PausingNode { master, pause })
-            };
-            let nodes = masters.iter().map(node).collect();
+            let next_pause = pause.clone();
+            // Before the first master executes the request of the reader, the paused clock advances.
+            let nodes = intercepted(&masters, move |request, reply| {
+                if is_of_a_reader(request) {
+                    let pause = std::mem::take(&mut *next_pause.lock().expect("not poisoned"));
+                    // The first poll advances the clock.
+                    let _ = tokio::time::advance(pause).now_or_never();
+                }
+                Some(reply)
+            });
             let settings = Redlock::builder().nodes(nodes).ttl(TTL).max_ttl(2 * TTL);
             let settings = settings.node_timeout(TTL / 4);
             let redlock = settings.build().expect("good settings");
@@ -222,12 +179,15 @@ mod tests {
     /// A renewal of the writer could restore the writer's lock after the conversion.
     #[tokio::test(start_paused = true)]
     async fn writer_is_not_renewed_any_more_during_its_conversion() {
-        let node = |master: &MemoryNode| -> Arc<dyn Node> {
-            let replies = Mutex::default();
-            let master = master.clone();
-            Arc::new(SlowNode { master, replies })
-        };
-        let nodes = Masters::new(3).iter().map(node).collect();
+        // The masters do not answer the reader.
+        let unanswered = Arc::<Mutex<Vec<Reply>>>::default();
+        let nodes = intercepted(&Masters::new(3), move |request, reply| {
+            if is_of_a_reader(request) {
+                unanswered.lock().expect("not poisoned").push(reply);
+                return None;
+            }
+            Some(reply)
+        });
         let redlock = Redlock::builder().nodes(nodes).build();
         let redlock = redlock.expect("good settings");
         let writer = redlock.acquire("doc").await.expect("free");

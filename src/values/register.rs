@@ -367,7 +367,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::Redlock;
-    use crate::node::memory::{Condition, MemoryNode};
+    use crate::node::memory::{Condition, Masters};
     use crate::node::{Answer, Node, NodeName, Reply, Request, ServerRun, StoredValue};
     use crate::runtime::BoxFuture;
 
@@ -441,20 +441,23 @@ mod tests {
         assert_eq!(verdict, TimeVerdict::Future(90));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn value_is_not_written_under_a_lock_that_was_lost() {
-        let masters = ["a", "b", "c"].map(MemoryNode::new);
-        let nodes = masters
-            .iter()
-            .map(|master| Arc::new(master.clone()) as Arc<dyn Node>);
-        let redlock = Redlock::builder().nodes(nodes.collect()).build();
+    /// A client of these masters, on which it has created the quota `prizes`.
+    async fn client_with_quota(masters: &Masters) -> Redlock {
+        let redlock = Redlock::builder().in_memory_on(masters).build();
         let redlock = redlock.expect("good settings");
         let quota = redlock.quota("prizes");
         quota.create(7).await.expect("every master answers");
+        redlock
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn value_is_not_written_under_a_lock_that_was_lost() {
+        let masters = Masters::new(3);
+        let redlock = client_with_quota(&masters).await;
         let guard = redlock.acquire("prizes").await.expect("the lock is free");
         let register = Register::under(&guard).expect("the lock is fenced");
         let value = register.read().await.expect("the value exists");
-        for master in &masters {
+        for master in masters.iter() {
             master.set_condition(Condition::Down);
         }
         let register = || Register::under(&guard).expect("the lock is fenced");
@@ -476,19 +479,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn value_on_a_majority_stays_as_it_is_if_the_other_masters_cannot_be_filled() {
-        let masters = ["a", "b", "c"].map(MemoryNode::new);
-        let nodes = masters
-            .iter()
-            .map(|master| Arc::new(master.clone()) as Arc<dyn Node>);
-        let redlock = Redlock::builder().nodes(nodes.collect()).build();
-        let redlock = redlock.expect("good settings");
-        let quota = redlock.quota("prizes");
-        quota.create(7).await.expect("every master answers");
+        let masters = Masters::new(3);
+        let redlock = client_with_quota(&masters).await;
         masters[2].forget();
         let guard = redlock.acquire("prizes").await.expect("the lock is free");
         let register = Register::under(&guard).expect("the lock is fenced");
         let value = register.read().await.expect("the value exists");
-        for master in &masters {
+        for master in masters.iter() {
             master.set_condition(Condition::Down);
         }
         assert!(value.read.has_gaps(), "one master has lost the value");

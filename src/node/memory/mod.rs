@@ -5,6 +5,8 @@
 
 mod broken;
 mod group;
+#[cfg(test)]
+pub(crate) mod intercepted;
 #[cfg(any(test, feature = "node"))]
 pub(super) mod items;
 mod master;

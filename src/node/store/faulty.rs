@@ -1,4 +1,5 @@
-//! Helpers for the tests of this module: a store that fails in a chosen way, and a receiver of answers.
+//! Helpers for the tests of this module: a store that fails in a chosen way, and receivers of answers and of
+//! wake-ups.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +12,7 @@ use super::contract::{
 };
 use super::table::Table;
 use crate::node::inspection::Inspection;
-use crate::node::{Answer, Fault, NodeName, Phase, Reply, ReplySink};
+use crate::node::{Answer, Fault, NodeName, Phase, Reply, ReplySink, Subscriber, WakeSink};
 use crate::protocol::instant::Instant;
 use crate::runtime::{BoxFuture, Runtime, Tokio};
 
@@ -214,6 +215,35 @@ impl Answers {
 impl ReplySink for Answers {
     fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
         let _ = self.0.send(answer);
+    }
+}
+
+/// Records the keys of all wake-ups.
+#[derive(Default)]
+pub(super) struct WokenKeys(Mutex<Vec<Vec<u8>>>);
+
+impl WokenKeys {
+    /// A subscriber for the process with this name.
+    pub(super) fn subscriber(self: &Arc<Self>, process: &str) -> Subscriber {
+        Subscriber {
+            process: process.into(),
+            node: 0,
+            sink: self.clone(),
+        }
+    }
+
+    /// The keys of all wake-ups so far.
+    pub(super) fn keys(&self) -> Vec<Vec<u8>> {
+        self.0.lock().expect("no test panics here").clone()
+    }
+}
+
+impl WakeSink for WokenKeys {
+    fn woken(&self, _: usize, key: &[u8]) {
+        self.0
+            .lock()
+            .expect("no test panics here")
+            .push(key.to_vec());
     }
 }
 

@@ -219,21 +219,17 @@ pub(super) fn deliver(subscriber: &Subscriber, message: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
     use std::sync::atomic::Ordering;
 
     use super::super::contract::{Commit, Session, Wake};
-    use super::super::faulty::{Failing, Faulty, MAX_LISTENERS, NoTasks};
+    use super::super::faulty::{Failing, Faulty, MAX_LISTENERS, NoTasks, WokenKeys};
     use super::super::table::Table;
     use super::*;
     use crate::node::{Claim, Context, Fairness, Ticket, Token, WakeSink};
     use crate::runtime::Tokio;
 
-    struct Nobody;
-
-    impl WakeSink for Nobody {
-        fn woken(&self, _: usize, _: &[u8]) {}
-    }
+    /// The name of the process in these tests.
+    const PROCESS: &str = "0123456789abcdef";
 
     /// A store with a subscriber that ignores every wake-up.
     fn subscribed() -> Arc<Shared<Table>> {
@@ -243,13 +239,8 @@ mod tests {
     /// The same for this store.
     fn subscribed_to<S: Store>(store: S) -> Arc<Shared<S>> {
         let shared = Arc::new(Shared::new(store));
-        let (process, sink) = ("0123456789abcdef".into(), Arc::new(Nobody));
-        let node = 0;
-        let set_result = shared.subscriber.set(Subscriber {
-            process,
-            node,
-            sink,
-        });
+        let subscriber = Arc::<WokenKeys>::default().subscriber(PROCESS);
+        let set_result = shared.subscriber.set(subscriber);
         set_result.expect("the node must not have had a subscriber before");
         shared
     }
@@ -319,16 +310,6 @@ mod tests {
         }
     }
 
-    /// Records the keys of all wake-ups.
-    #[derive(Default)]
-    struct WokenKeys(Mutex<Vec<Vec<u8>>>);
-
-    impl WakeSink for WokenKeys {
-        fn woken(&self, _: usize, key: &[u8]) {
-            self.0.lock().expect("not poisoned").push(key.to_vec());
-        }
-    }
-
     #[test]
     fn only_an_empty_list_of_messages_wakes_all_waiters() {
         let shared = subscribed();
@@ -340,13 +321,8 @@ mod tests {
             .request_wake_ups(names.into(), until);
         let woken_by = |messages: &[Vec<u8>]| {
             let sink = Arc::new(WokenKeys::default());
-            let subscriber = Subscriber {
-                process: "0123456789abcdef".into(),
-                node: 0,
-                sink: sink.clone(),
-            };
-            deliver_all(&shared, &subscriber, messages);
-            sink.0.lock().expect("not poisoned").clone()
+            deliver_all(&shared, &sink.subscriber(PROCESS), messages);
+            sink.keys()
         };
         assert_eq!(woken_by(&[]), [b"a", b"b"]);
         let message = [&[WAKE_UP][..], b"b"].concat();
@@ -470,7 +446,7 @@ mod tests {
         let shared = Arc::new(Shared::new(table.clone()));
         let (wakes, woken) = std::sync::mpsc::sync_channel(1);
         let set_result = shared.subscriber.set(Subscriber {
-            process: "0123456789abcdef".into(),
+            process: PROCESS.into(),
             node: 0,
             sink: Arc::new(Wakes(wakes)),
         });
@@ -482,7 +458,7 @@ mod tests {
         drop(runtime);
         let other_runtime = tokio::runtime::Builder::new_current_thread().build();
         let wake = Wake {
-            process: "0123456789abcdef".into(),
+            process: PROCESS.into(),
             word: [&[WAKE_UP], &b"a"[..]].concat(),
         };
         let commit = Commit {
@@ -500,11 +476,6 @@ mod tests {
     async fn process_listens_only_if_it_has_a_subscriber_and_the_store_supports_wake_ups() {
         let key: Arc<[u8]> = b"boss"[..].into();
         let request = Request::Watch { key, on: true };
-        let subscriber = || Subscriber {
-            process: "0123456789abcdef".into(),
-            node: 0,
-            sink: Arc::new(Nobody),
-        };
         for (wakes, subscribed) in [(true, true), (true, false), (false, true)] {
             let table = Table::new("table", true);
             let table = if wakes { table } else { table.without_wakes() };
@@ -512,7 +483,7 @@ mod tests {
             if subscribed {
                 shared
                     .subscriber
-                    .set(subscriber())
+                    .set(Arc::<WokenKeys>::default().subscriber(PROCESS))
                     .expect("the node must not have had a subscriber before");
             }
             listen(&shared, &request);

@@ -18,7 +18,7 @@ use crate::node::{
     Answer, Claim, Class, Group, Mode, NewValue, NodeName, Part, Phase, Reply, ReplySink, Request,
     ServerRun, Subscriber, Token, WakeSink,
 };
-use crate::protocol::marker::{Configuration, Fingerprint, Marker};
+use crate::protocol::marker::{Admission, Configuration, Fingerprint, Marker};
 use crate::runtime::Tokio;
 use crate::settings::RestartGuard;
 
@@ -38,6 +38,11 @@ fn ms(ms: u64) -> Duration {
 struct RecordedAnswers(Mutex<Vec<(usize, Result<Answer, Fault>)>>);
 
 impl RecordedAnswers {
+    fn record(&self, number: usize, answer: Result<Answer, Fault>) {
+        let mut answers = self.0.lock().expect("the mutex must not be poisoned");
+        answers.push((number, answer));
+    }
+
     fn take_all(&self) -> Vec<(usize, Result<Answer, Fault>)> {
         std::mem::take(&mut *self.0.lock().expect("the mutex must not be poisoned"))
     }
@@ -55,28 +60,17 @@ impl RecordedAnswers {
 
 impl ReplySink for RecordedAnswers {
     fn answered(&self, number: usize, _: Phase, answer: Result<Answer, Fault>) {
-        self.0
-            .lock()
-            .expect("the mutex must not be poisoned")
-            .push((number, answer));
+        self.record(number, answer);
     }
 }
 
 impl WakeSink for RecordedAnswers {
     fn woken(&self, node: usize, _: &[u8]) {
-        let answer = Ok(Answer::Released(true));
-        self.0
-            .lock()
-            .expect("the mutex must not be poisoned")
-            .push((node, answer));
+        self.record(node, Ok(Answer::Released(true)));
     }
 
     fn announced(&self, node: usize, _: &[u8]) {
-        let answer = Ok(Answer::Watching);
-        self.0
-            .lock()
-            .expect("the mutex must not be poisoned")
-            .push((node, answer));
+        self.record(node, Ok(Answer::Watching));
     }
 }
 
@@ -117,6 +111,27 @@ fn options(roster: Roster) -> Arc<NodeOptions> {
 impl Bench {
     fn new() -> Self {
         Self::at("redis://master", options(roster(&Arc::default())))
+    }
+
+    /// A link whose master has the number 5, and which passes wake-ups on.
+    fn with_subscriber() -> Self {
+        let bench = Self::new();
+        let subscriber = Subscriber {
+            process: "0123456789abcdef".into(),
+            node: 5,
+            sink: bench.recorded.clone(),
+        };
+        assert!(bench.shared.subscriber.set(subscriber).is_ok());
+        bench
+    }
+
+    /// The same link after it has written its subscription, at time 0.
+    fn awaiting_subscription() -> Self {
+        let mut bench = Self::with_subscriber();
+        bench.link.dialed(at(0));
+        bench.take_written();
+        bench.receive_bytes(GREETING.concat().as_bytes(), 0);
+        bench
     }
 
     fn at(url: &str, options: Arc<NodeOptions>) -> Self {
@@ -391,14 +406,8 @@ fn slow_handshake_that_makes_progress_does_not_time_out() {
     assert!(bench.link.take(at(1_200)));
     assert!(bench.take_written().contains("EVALSHA"));
 
-    let mut bench = Bench::new();
+    let mut bench = Bench::with_subscriber();
     bench.push_request(1, acquire(1));
-    let subscriber = Subscriber {
-        process: "0123456789abcdef".into(),
-        node: 0,
-        sink: bench.recorded.clone(),
-    };
-    assert!(bench.shared.subscriber.set(subscriber).is_ok());
     bench.link.dialed(at(400));
     bench.tick_through(400, 800);
     bench.receive_bytes(GREETING.concat().as_bytes(), 800);
@@ -698,20 +707,7 @@ fn silent_connection_is_pinged_and_closed_if_the_ping_is_not_answered() {
 
 #[test]
 fn wake_ups_between_replies_reach_the_subscriber() {
-    let mut bench = Bench::new();
-    let subscriber = Subscriber {
-        process: "0123456789abcdef".into(),
-        node: 5,
-        sink: bench.recorded.clone(),
-    };
-    bench
-        .shared
-        .subscriber
-        .set(subscriber)
-        .expect("the first subscriber must be accepted");
-    bench.link.dialed(at(0));
-    bench.take_written();
-    bench.receive_bytes(GREETING.concat().as_bytes(), 0);
+    let mut bench = Bench::awaiting_subscription();
     let written = bench.take_written();
     assert!(
         written.contains("quorate:wake:0123456789abcdef"),
@@ -995,16 +991,7 @@ fn subscription_error_ends_the_handshake_unless_the_client_can_poll_instead() {
         ("-ERR unknown command 'SUBSCRIBE', with args\r\n", true),
         ("-ERR something else\r\n", false),
     ] {
-        let mut bench = Bench::new();
-        let subscriber = Subscriber {
-            process: "0123456789abcdef".into(),
-            node: 5,
-            sink: bench.recorded.clone(),
-        };
-        assert!(bench.shared.subscriber.set(subscriber).is_ok());
-        bench.link.dialed(at(0));
-        bench.take_written();
-        bench.receive_bytes(GREETING.concat().as_bytes(), 0);
+        let mut bench = Bench::awaiting_subscription();
         bench.receive_bytes(refusal.as_bytes(), 1);
         bench.push_request(1, acquire(1));
         assert_eq!(
@@ -1386,14 +1373,21 @@ fn refused_raise_of_the_age_record_is_repeated_after_a_pause() {
     assert!(!written.contains("LOAD"), "{written}");
 }
 
+/// The handshake with the master `name` shows this marker.
+fn show_marker(bench: &Bench, name: &str, text: &str) {
+    let options = &bench.shared.options;
+    let marker = Marker::read(text.as_bytes()).expect("a marker");
+    let admits = options.configuration.admission(Some(marker)) == Admission::Admitted;
+    let name = NodeName::new(name);
+    options.markers.record_marker(&name, marker, admits);
+}
+
 /// Connects the link to a master that has lost its generation marker, and lets an acquire find out at time 1. Returns the
 /// text of the marker.
 fn find_lost_marker(bench: &mut Bench) -> String {
     let marker = own_marker(bench);
     greet_as(bench, "a", "", 0);
-    // The handshake with another master shows the marker.
-    let other_marker = Marker::read(marker.as_bytes()).expect("a marker");
-    (bench.shared.options.markers).record_marker(&NodeName::new("other"), other_marker, true);
+    show_marker(bench, "other", &marker);
     bench.push_request(1, acquire(1));
     bench.link.take(at(1));
     assert_eq!(bench.recorded.kinds(), ["quarantined"]);

@@ -417,12 +417,7 @@ async fn client_ahead_of_a_waiter_is_found_in_the_cached_records() {
     });
     assert_eq!(task.client_ahead(&waiter, &names), None);
     for claim in [holder, waiter.clone()] {
-        let request = Request::Acquire {
-            claim,
-            ttl: LATER,
-            proposal: 0,
-        };
-        serve_request(&mut task, &mut online, request).await;
+        serve_request(&mut task, &mut online, acquire_of(claim)).await;
     }
     let client_ahead = task.client_ahead(&waiter, &names);
     assert_eq!(client_ahead.as_deref(), Some("0123456789abcdef:1"));
@@ -487,19 +482,7 @@ async fn record_that_was_read_in_this_batch_is_not_read_again_for_a_stale_job() 
         cached[0].0
     };
     assert_eq!(version_after(true).await, 0);
-    let change = Change {
-        name: names[0].clone(),
-        version: 0,
-        state: Some(Vec::new()),
-    };
-    let commit = Commit {
-        changes: vec![change],
-        wakes: Vec::new(),
-        wait_locks: Vec::new(),
-    };
-    let (mut other_session, _) = table.connect().await.expect("the table must answer");
-    let committed = other_session.commit(&[commit]).await;
-    committed.expect("the table must answer");
+    create_record(&table, &names[0], Vec::new()).await;
     assert_eq!(version_after(false).await, 0);
     assert_eq!(version_after(true).await, 1);
 }
@@ -520,13 +503,31 @@ fn paced_task_of<S: Store>(store: S, restart_guard: RestartGuard) -> SessionTask
 /// The longest TTL of the clients in these tests.
 const MAX_TTL: Duration = Duration::from_secs(30);
 
-fn acquire_request() -> Queued {
-    let request = Request::Acquire {
-        claim: claim_of_waiter(1),
+/// Lets another session create a record in the table.
+async fn create_record(table: &Table, name: &Name, state: Vec<u8>) {
+    let change = Change {
+        name: name.clone(),
+        version: 0,
+        state: Some(state),
+    };
+    let commit = Commit {
+        changes: vec![change],
+        ..Commit::default()
+    };
+    let committed = table.clone().commit(&[commit]).await;
+    committed.expect("the table must answer");
+}
+
+fn acquire_of(claim: Arc<Claim>) -> Request {
+    Request::Acquire {
+        claim,
         ttl: LATER,
         proposal: 0,
-    };
-    Queued::new(request, Reply::ignored())
+    }
+}
+
+fn acquire_request() -> Queued {
+    Queued::new(acquire_of(claim_of_waiter(1)), Reply::ignored())
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,6 @@
 use super::*;
 use crate::node::actor::markers::LostMarker;
 use crate::node::redis::refusal::server_fault;
-use crate::protocol::marker::Admission;
 
 /// A connection to a master that has lost its generation marker. The call that restores the marker was sent at time 2.
 fn bench_that_restores() -> (Bench, [String; 4]) {
@@ -124,16 +123,22 @@ fn options_with(configuration: Configuration, old_masters: Vec<NodeName>) -> Nod
     }
 }
 
+/// A link of a client with three masters.
+fn bench_of_three_masters() -> Bench {
+    let masters = Fingerprint::new(["master:6379"]);
+    let options = NodeOptions {
+        markers: GenerationMarkers::new(3, Vec::new()),
+        ..options_with(Configuration::new(0, masters, None), Vec::new())
+    };
+    Bench::at("redis://master", Arc::new(options))
+}
+
 /// Connects a link to a master without a marker, while another master has the marker `text`. Returns the kinds of the
 /// answers to an acquire, and the marker that the link restores.
 fn restored_marker(options: NodeOptions, text: &str) -> (Vec<&'static str>, String) {
     let mut bench = Bench::at("redis://master", Arc::new(options));
     greet_as(&mut bench, "a", "", 0);
-    let marker = Marker::read(text.as_bytes()).expect("a marker");
-    let configuration = bench.shared.options.configuration;
-    let admits = configuration.admission(Some(marker)) == Admission::Admitted;
-    let markers = &bench.shared.options.markers;
-    markers.record_marker(&NodeName::new("other"), marker, admits);
+    show_marker(&bench, "other", text);
     bench.push_request(1, acquire(1));
     bench.link.take(at(1));
     let kinds = bench.recorded.kinds();
@@ -204,25 +209,15 @@ fn lost_marker_is_restored_without_a_quarantine_if_the_restart_guard_is_off() {
 
 #[test]
 fn lost_marker_is_restored_once_when_enough_masters_show_which_one_it_is() {
-    let masters = Fingerprint::new(["master:6379"]);
-    let options = NodeOptions {
-        markers: GenerationMarkers::new(3, Vec::new()),
-        ..options_with(Configuration::new(0, masters, None), Vec::new())
-    };
-    let mut bench = Bench::at("redis://master", Arc::new(options));
+    let mut bench = bench_of_three_masters();
     let marker = own_marker(&bench);
     greet_as(&mut bench, "a", "", 0);
-    let show_marker = |bench: &Bench, name| {
-        let marker = Marker::read(marker.as_bytes()).expect("a marker");
-        let markers = &bench.shared.options.markers;
-        markers.record_marker(&NodeName::new(name), marker, true);
-    };
     let ask = |bench: &mut Bench, now| {
         bench.push_request(1, acquire(1));
         bench.link.take(at(now));
         assert_eq!(bench.recorded.kinds(), ["quarantined"]);
     };
-    show_marker(&bench, "b");
+    show_marker(&bench, "b", &marker);
     ask(&mut bench, 1);
     assert_eq!(bench.take_written().matches("LOAD").count(), 1);
     bench.receive_bytes(SHA.as_bytes(), 2);
@@ -233,7 +228,7 @@ fn lost_marker_is_restored_once_when_enough_masters_show_which_one_it_is() {
     bench.receive_bytes(b"$0\r\n\r\n", 3);
     ask(&mut bench, 4);
     assert_eq!(bench.take_written(), "", "nothing new is known");
-    show_marker(&bench, "c");
+    show_marker(&bench, "c", &marker);
     ask(&mut bench, 5);
     assert_eq!(age_calls(&bench.take_written()), [call(&marker)]);
     bench.receive_bytes(bulk("a 0 lost-x").as_bytes(), 6);
@@ -245,19 +240,12 @@ fn lost_marker_is_restored_once_when_enough_masters_show_which_one_it_is() {
 
 #[test]
 fn restore_that_is_requested_during_a_call_of_the_script_follows_its_reply() {
-    let masters = Fingerprint::new(["master:6379"]);
-    let options = NodeOptions {
-        markers: GenerationMarkers::new(3, Vec::new()),
-        ..options_with(Configuration::new(0, masters, None), Vec::new())
-    };
-    let mut bench = Bench::at("redis://master", Arc::new(options));
+    let mut bench = bench_of_three_masters();
     let marker = own_marker(&bench);
     greet_as(&mut bench, "a", "", 0);
     let call = |restored: &str| ["a", "", "0", restored].map(str::to_owned);
     for (name, now) in [("b", 1), ("c", 3)] {
-        let marker = Marker::read(marker.as_bytes()).expect("a marker");
-        let markers = &bench.shared.options.markers;
-        markers.record_marker(&NodeName::new(name), marker, true);
+        show_marker(&bench, name, &marker);
         bench.push_request(1, acquire(1));
         bench.link.take(at(now));
         let written = bench.take_written();
@@ -303,12 +291,7 @@ fn handshake_records_whether_the_marker_of_a_master_admits_this_client() {
         (own_marker(&own), LostMarker::Unknown),
         ("9 0123456789abcdef".to_owned(), LostMarker::Nothing),
     ] {
-        let masters = Fingerprint::new(["master:6379"]);
-        let options = NodeOptions {
-            markers: GenerationMarkers::new(3, Vec::new()),
-            ..options_with(Configuration::new(0, masters, None), Vec::new())
-        };
-        let mut bench = Bench::at("redis://master", Arc::new(options));
+        let mut bench = bench_of_three_masters();
         greet_as(&mut bench, "a", &marker, 0);
         assert_eq!(bench.shared.options.markers.lost_marker(), lost, "{marker}");
     }

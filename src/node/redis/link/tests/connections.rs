@@ -138,16 +138,7 @@ fn old_age_record_does_not_shorten_the_wait_after_a_change_of_the_run() {
 
 #[test]
 fn message_in_place_of_the_reply_to_the_subscription_ends_the_handshake() {
-    let mut bench = Bench::new();
-    let subscriber = Subscriber {
-        process: "0123456789abcdef".into(),
-        node: 5,
-        sink: bench.recorded.clone(),
-    };
-    assert!(bench.shared.subscriber.set(subscriber).is_ok());
-    bench.link.dialed(at(0));
-    bench.take_written();
-    bench.receive_bytes(GREETING.concat().as_bytes(), 0);
+    let mut bench = Bench::awaiting_subscription();
     bench.receive_bytes(b">3\r\n+message\r\n$1\r\nx\r\n$3\r\njob\r\n", 1);
     bench.push_request(1, acquire(1));
     bench.link.tick(at(1));

@@ -258,16 +258,7 @@ fn queued_requests_are_refused_as_soon_as_the_master_stalls() {
 
 #[test]
 fn messages_of_elections_and_wake_ups_are_not_taken_for_answers() {
-    let mut bench = Bench::new();
-    let subscriber = Subscriber {
-        process: "0123456789abcdef".into(),
-        node: 5,
-        sink: bench.recorded.clone(),
-    };
-    assert!(bench.shared.subscriber.set(subscriber).is_ok());
-    bench.link.dialed(at(0));
-    bench.take_written();
-    bench.receive_bytes(GREETING.concat().as_bytes(), 0);
+    let mut bench = Bench::awaiting_subscription();
     bench.receive_bytes(b">3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n", 0);
     let key = b"job".as_slice();
     let push = |kind: &str, channel: &str| format!(">3\r\n+{kind}\r\n+{channel}\r\n+job\r\n");

@@ -1,12 +1,12 @@
 //! Tests of the execution of requests in a session: reads, decisions, commits, and answers.
 
 use std::pin::pin;
-use std::sync::Mutex;
 
 use super::*;
 use crate::node::store::codec::StoredItem;
+use crate::node::store::faulty::WokenKeys;
 use crate::node::store::pace::Pace;
-use crate::node::{Extended, NewValue, Subscriber, WakeSink};
+use crate::node::{Extended, NewValue};
 
 /// Tells the task the time of the store's clock.
 fn learn_clock<S: Store>(task: &mut SessionTask<S>) {
@@ -78,17 +78,7 @@ async fn record_that_another_session_has_changed_is_read_again_after_the_refused
     learn_clock(&mut task);
     let name = Name::from(&b"a"[..]);
     task.cache.note_written(&name, 0, Vec::new());
-    let change = Change {
-        name: name.clone(),
-        version: 0,
-        state: Some(StoredItem::write(&[])),
-    };
-    let commit = Commit {
-        changes: vec![change],
-        ..Commit::default()
-    };
-    let committed = table.clone().commit(&[commit]).await;
-    committed.expect("the table must answer");
+    create_record(&table, &name, StoredItem::write(&[])).await;
     let request = extend_locks(&[b"a"], Reply::ignored()).request;
     let answer = answer_to(&mut task, &mut online, request).await;
     assert_eq!(answer, Ok(Answer::Extended(vec![Extended::Restored])));
@@ -160,44 +150,23 @@ async fn answer_to_a_commit_brings_the_date_of_the_store() {
     }
 }
 
-/// A sink that stores the keys of all wake-ups.
-#[derive(Default)]
-struct WokenKeys(Mutex<Vec<Vec<u8>>>);
-
-impl WakeSink for WokenKeys {
-    fn woken(&self, _: usize, key: &[u8]) {
-        let mut keys = self.0.lock().expect("no test panics here");
-        keys.push(key.to_vec());
-    }
-}
-
 #[tokio::test]
 async fn wake_up_of_this_process_is_delivered_without_the_store() {
     for (process, is_own) in [("0123456789abcdef", true), ("another process", false)] {
         let store = Faulty::new(Failing::Never);
         let mut task = task_of(store.clone());
         let sink = Arc::new(WokenKeys::default());
-        let subscriber = Subscriber {
-            process: process.into(),
-            node: 0,
-            sink: sink.clone(),
-        };
+        let subscriber = sink.subscriber(process);
         assert!(task.shared.subscriber.set(subscriber).is_ok());
         let mut online = task.connect().await.expect("the store must answer");
         let [holder, waiter] = [1, 2].map(claim_of_waiter);
         for claim in [holder.clone(), waiter] {
-            let request = Request::Acquire {
-                claim,
-                ttl: LATER,
-                proposal: 0,
-            };
-            serve_request(&mut task, &mut online, request).await;
+            serve_request(&mut task, &mut online, acquire_of(claim)).await;
         }
         let (claim, leave) = (holder, true);
         let release = Request::Release { claim, leave };
         serve_request(&mut task, &mut online, release).await;
-        let woken = sink.0.lock().expect("no test panics here").clone();
-        assert_eq!(woken.len(), usize::from(is_own), "{process}");
+        assert_eq!(sink.keys().len(), usize::from(is_own), "{process}");
         let calls = store.commits.lock().expect("no test panics here").clone();
         let commits = calls.iter().flatten();
         let sent = commits.map(|commit| commit.wakes.len()).sum::<usize>();
@@ -212,12 +181,7 @@ async fn value_of_an_earlier_run_is_trusted_if_the_server_loses_nothing() {
         let mut online = task.connect().await.expect("the table must answer");
         online.is_durable = is_durable;
         let claim = claim_of_waiter(1);
-        let acquire = Request::Acquire {
-            claim: claim.clone(),
-            ttl: LATER,
-            proposal: 0,
-        };
-        serve_request(&mut task, &mut online, acquire).await;
+        serve_request(&mut task, &mut online, acquire_of(claim.clone())).await;
         let token = 5_000_000_000_000_000;
         let value = NewValue {
             bytes: Some(b"text"[..].into()),
@@ -256,11 +220,7 @@ async fn listener_knows_the_waiter_of_this_process_and_the_client_ahead_of_it() 
     ] {
         let mut task = task_of(store);
         let mut online = task.connect().await.expect("the store must answer");
-        let acquire = |claim: &Arc<Claim>| Request::Acquire {
-            claim: claim.clone(),
-            ttl: LATER,
-            proposal: 0,
-        };
+        let acquire = |claim: &Arc<Claim>| acquire_of(claim.clone());
         let names = records_of_request(&acquire(&waiter));
         let until = task.now() + LATER;
         let shared = task.shared.clone();
@@ -283,17 +243,7 @@ async fn listener_knows_the_waiter_of_this_process_and_the_client_ahead_of_it() 
 #[tokio::test]
 async fn unreadable_record_fails_only_the_locks_that_need_it() {
     let table = Table::new("table", true);
-    let change = Change {
-        name: b"a"[..].into(),
-        version: 0,
-        state: Some(b"\x09junk".to_vec()),
-    };
-    let commit = Commit {
-        changes: vec![change],
-        ..Commit::default()
-    };
-    let committed = table.clone().commit(&[commit]).await;
-    committed.expect("the table must answer");
+    create_record(&table, &b"a"[..].into(), b"\x09junk".to_vec()).await;
     let mut task = task_of(table);
     let mut online = task.connect().await.expect("the table must answer");
     let [(reply_ab, mut ab), (reply_bc, mut bc), (reply_d, mut d)] =
