@@ -34,7 +34,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use choice::Choice;
 use judge::{Fate, Judge};
@@ -123,7 +123,12 @@ fn parse_options(mut args: impl Iterator<Item = String>) -> Result<Options> {
 /// The numbers of tests that the value of `--rare` stands for: `12` is 1 to 12, and `13-50` is 13 to 50.
 fn test_counts(value: &str) -> Result<RangeInclusive<usize>> {
     let (least, most) = value.split_once('-').unwrap_or(("1", value));
-    Ok(least.parse()?..=most.parse()?)
+    let range = least.parse()?..=most.parse()?;
+    ensure!(
+        !range.is_empty(),
+        "{value} is no range: the first number is larger"
+    );
+    Ok(range)
 }
 
 fn main() -> ExitCode {
@@ -334,7 +339,7 @@ mod tests {
     fn numbers_of_tests_are_read_with_and_without_a_least_one() {
         assert_eq!(test_counts("12").expect("a number"), 1..=12);
         assert_eq!(test_counts("13-50").expect("two numbers"), 13..=50);
-        for wrong in ["", "x", "3-", "-3", "3-4-5"] {
+        for wrong in ["", "x", "3-", "-3", "3-4-5", "50-13", "0"] {
             assert!(test_counts(wrong).is_err(), "{wrong}");
         }
     }

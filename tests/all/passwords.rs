@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use quorate::{Redlock, redact, text};
-use quorate_testbed::bad_url::{BadUrl, leaked};
+use quorate_testbed::bad_url::{BadUrl, OTHER_URL, leaked};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
@@ -10,7 +10,7 @@ proptest! {
     #[test]
     fn no_error_contains_four_characters_of_a_password(seed in any::<u64>()) {
         let BadUrl { url, password } = BadUrl::of(seed);
-        let builder = || Redlock::builder().master("redis://10.9.9.9").master(&url);
+        let builder = || Redlock::builder().master(OTHER_URL).master(&url);
         let mut texts = vec![format!("{:?}", builder())];
         match builder().build() {
             Ok(redlock) => {
@@ -19,7 +19,7 @@ proptest! {
             }
             Err(error) => texts.push(format!("{error} {error:?}")),
         }
-        let next = Redlock::builder().master("redis://10.9.9.9").next_masters([url.as_str()]);
+        let next = Redlock::builder().master(OTHER_URL).next_masters([url.as_str()]);
         texts.extend(next.build().err().map(|error| format!("{error} {error:?}")));
         texts.extend(text::duration(&url).err());
         texts.extend(text::wait(&url).err());

@@ -89,8 +89,8 @@ const STEPS: [(&str, &str); 16] = [
         "command installed from the crates",
         "scripts/package crates",
     ),
-    ("no features", "scripts/features"),
-    ("each feature alone", "scripts/features ||"),
+    ("no features", "scripts/features none"),
+    ("each feature alone", "scripts/features none each"),
     ("format", "cargo fmt"),
     ("lints (clippy)", "cargo clippy"),
     ("documentation builds", "cargo doc"),
@@ -314,6 +314,14 @@ fn table_of_test_tiers_shows_which_checks_each_tier_runs() {
         ];
         let runs_in_tier = tier_flags.map(|is_in_tier| if is_in_tier { "yes" } else { "no" });
         assert_eq!(table_row(name), runs_in_tier, "{name}");
+    }
+    let features = without_comments("scripts/features");
+    for check in [
+        "quorate \"\"",
+        "quorate \"$feature\"",
+        "quorate-cli \"$feature\"",
+    ] {
+        assert!(features.contains(&format!("check {check}\n")), "{check}");
     }
 }
 

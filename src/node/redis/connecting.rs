@@ -59,8 +59,11 @@ struct EventRow {
     text: &'static str,
 }
 
+/// The number of events.
+const EVENT_COUNT: usize = ConnectEvent::TlsRefused as usize + 1;
+
 /// The rows of all events, in the order of [`ConnectEvent`].
-static ROWS: [EventRow; 8] = [
+static ROWS: [EventRow; EVENT_COUNT] = [
     EventRow {
         event: ConnectEvent::Http,
         observation: "the first answer is HTTP",

@@ -331,7 +331,7 @@ fn execute_request(
             watchers.push(Item { id, value, until });
         }
     }
-    // A master in memory keeps no subscriptions, and only answers a request for one.
+    // A request for a subscription is answered like every other request. The master itself keeps no subscriptions.
     master.apply(now, request)
 }
 
