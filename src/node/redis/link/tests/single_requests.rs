@@ -210,6 +210,33 @@ fn extension_of_several_locks_is_split_only_if_a_key_is_denied() {
 }
 
 #[test]
+fn split_requests_wait_while_the_window_is_full() {
+    let mut bench = Bench::new();
+    bench.greet(0);
+    for first in [1, 51] {
+        let items = (first..first + 50).map(|n| ExtendItem::new(claim(n), Duration::from_secs(1)));
+        let request = Request::Extend {
+            items: items.collect(),
+        };
+        bench.push_request(1, request);
+        bench.link.take(at(1));
+    }
+    for _ in 0..1_000 {
+        bench.push_request(1, acquire(200));
+    }
+    while bench.link.take(at(1)) {}
+    bench.take_written();
+    let denied = b"-NOPERM No permissions to access a key\r\n";
+    // The fifty parts of the first extension leave more requests outstanding than the window allows.
+    bench.receive_bytes(denied, 2);
+    bench.link.take(at(3));
+    assert_eq!(combined_key_counts(&bench.take_written()), [1; 50]);
+    bench.receive_bytes(denied, 4);
+    assert!(!bench.link.take(at(5)), "the window must be full");
+    assert_eq!(bench.take_written(), "");
+}
+
+#[test]
 fn no_request_is_taken_while_many_bytes_are_unwritten() {
     let mut bench = Bench::new();
     bench.greet(0);
