@@ -1,10 +1,8 @@
 //! Judges of mutants. A judge is a group of tests of one test program, or a simulation of many seeds.
 //!
-//! Each test first runs alone, without a mutant. This run records the mutants whose code the test executes. Against a
-//! mutant, a judge then runs only the tests that execute the mutant's code. A simulation runs as a whole.
-//!
-//! The judges of one mutant run one after another. The judge that has detected the most mutants per second runs first.
-//! A judge stops at its first failure.
+//! Each test first runs alone, without a mutant ([`calibration`]). Against a mutant, a judge then runs only the tests that
+//! execute the mutant's code, and stops at its first failure. A simulation runs as a whole. [`fate`] decides in which
+//! order the judges of a mutant run.
 //!
 //! On a busy machine, a test can fail although the code is correct. Therefore a failed test counts only under two
 //! conditions:
@@ -12,15 +10,15 @@
 //! - The test fails again when it runs alone, with the mutant.
 //! - The test passes without the mutant.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
+pub(crate) mod calibration;
+pub(crate) mod fate;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -28,8 +26,8 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
 use crate::choice::{Choice, Part};
-use crate::mutant::Mutant;
 use crate::tree::BuiltPrograms;
+use fate::Fate;
 
 /// The runs of the simulation: the simulation's option that selects the scenarios, the first seed, and the number of
 /// seeds.
@@ -48,22 +46,12 @@ const QUICK_SIMULATION_RUNS: usize = 3;
 /// The time limit for one run of a judge is `MIN_LIMIT` plus four times the duration of a run without a mutant.
 const MIN_LIMIT: Duration = Duration::from_secs(5);
 
-/// The time limit for one run of a judge without a mutant.
-const CALIBRATION_LIMIT: Duration = Duration::from_secs(900);
-
-/// How many tests are calibrated at the same time for each mutant that is judged at the same time. Most tests wait for
-/// servers and clocks.
-const CALIBRATIONS_PER_THREAD: usize = 4;
-
 /// The least time limit when a judge that has not ended in time runs again with the mutant. A mutant that only makes a
 /// test wait for a timer instead of a wake-up is not hung.
 const MIN_SECOND_LIMIT: Duration = Duration::from_secs(45);
 
 /// The number of tests of a judge that run at the same time.
 const TEST_THREADS: u32 = 4;
-
-/// How often a test must fail without a mutant to be left out. On a busy machine, a test can fail once.
-const MAX_FAILURES: u32 = 2;
 
 /// One judge: a group of tests of one test program, or a sweep of the simulation.
 #[derive(Clone, Debug)]
@@ -103,19 +91,6 @@ enum RunResult {
     /// A test failed, or a rule of the simulation was violated. The text is the name of the test or rule.
     Failed(String),
     TimedOut,
-}
-
-/// The verdict on a mutant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// A judge noticed the mutant. The text names the judge, and the test or rule that failed.
-    Killed(String),
-    /// The judge with this name did not end within its time limit.
-    Hung(String),
-    /// All judges that reach the mutant have passed.
-    Alive,
-    /// No judge executes the mutated code.
-    Unreached,
 }
 
 /// Returns the chosen judges: first the test programs, the cheapest first, then the sweeps of the simulation. A test
@@ -192,76 +167,9 @@ impl Case {
             reached_mutants: BTreeSet::new(),
         }
     }
-
-    /// Formats the result of the calibration as one line of [`Judge::calibration_file`].
-    fn line(&self) -> String {
-        let ids: Vec<String> = self.reached_mutants.iter().map(usize::to_string).collect();
-        let usual_ms = self.usual_time.as_millis();
-        format!("{usual_ms}\t{}\t{}", self.test, ids.join(","))
-    }
-
-    /// Reads a line that [`line`](Self::line) wrote.
-    fn read(line: &str) -> Option<Self> {
-        let (usual_ms, rest) = line.split_once('\t')?;
-        let (test, ids) = rest.split_once('\t')?;
-        Some(Self {
-            test: test.to_owned(),
-            usual_time: Duration::from_millis(usual_ms.parse().ok()?),
-            reached_mutants: ids.split(',').filter_map(|id| id.parse().ok()).collect(),
-        })
-    }
 }
 
 impl Judge {
-    /// The path of a file with the results of the runs of this judge without mutants.
-    fn calibration_file(&self, copy: &Path) -> PathBuf {
-        let words: String = self.name.chars().filter(|c| c.is_alphanumeric()).collect();
-        copy.join(format!("../reached-by-{words}.txt"))
-    }
-
-    /// Reads the stored results of an earlier calibration of this judge. Returns false if there are none.
-    fn read_calibration(&mut self, copy: &Path) -> bool {
-        let Ok(text) = fs::read_to_string(self.calibration_file(copy)) else {
-            return false;
-        };
-        self.cases = text.lines().filter_map(Case::read).collect();
-        true
-    }
-
-    fn write_calibration(&self, copy: &Path) -> Result<()> {
-        let lines: Vec<String> = self.cases.iter().map(Case::line).collect();
-        Ok(fs::write(self.calibration_file(copy), lines.join("\n"))?)
-    }
-
-    /// Runs one case without a mutant. Returns how long it takes and which mutants it reaches. Returns the last failure
-    /// if the case fails [`MAX_FAILURES`] times.
-    fn calibrated(
-        &self,
-        case: &Case,
-        copy: &Path,
-        trace_file: &Path,
-    ) -> Result<std::result::Result<Case, RunResult>> {
-        let mut failures = 0;
-        loop {
-            let _ = fs::remove_file(trace_file);
-            let started_at = Instant::now();
-            let result = self.run(copy, 0, &[case], Some(trace_file), CALIBRATION_LIMIT)?;
-            if result == RunResult::Passed {
-                let trace = fs::read_to_string(trace_file).unwrap_or_default();
-                let _ = fs::remove_file(trace_file);
-                return Ok(Ok(Case {
-                    test: case.test.clone(),
-                    usual_time: started_at.elapsed(),
-                    reached_mutants: trace.lines().filter_map(|id| id.parse().ok()).collect(),
-                }));
-            }
-            failures += 1;
-            if failures == MAX_FAILURES {
-                return Ok(Err(result));
-            }
-        }
-    }
-
     /// The cases that execute the code of the mutant with the number `mutant`.
     fn cases_that_reach(&self, mutant: usize) -> Vec<&Case> {
         let cases = self.cases.iter();
@@ -384,134 +292,6 @@ fn usual_time(cases: &[&Case]) -> Duration {
     let total: Duration = cases.iter().map(|case| case.usual_time).sum();
     let longest = cases.iter().map(|case| case.usual_time).max();
     longest.unwrap_or_default().max(total / TEST_THREADS)
-}
-
-/// Calibrates the judges, for judging `threads` mutants at a time. Returns the tests that fail without a mutant; they
-/// are left out.
-///
-/// If `keep` is true, uses the stored results of earlier calibrations where they exist.
-pub(crate) fn calibrate(
-    judges: &mut [Judge],
-    copy: &Path,
-    threads: usize,
-    keep: bool,
-) -> Result<Vec<String>> {
-    let is_missing = |judge: &mut Judge| !(keep && judge.read_calibration(copy));
-    let uncalibrated_judges: Vec<&mut Judge> = judges
-        .iter_mut()
-        .filter_map(|judge| is_missing(judge).then_some(judge))
-        .collect();
-    // Begin with the sweeps of the simulation, which take the longest.
-    let all_cases = uncalibrated_judges.iter().enumerate().rev();
-    let queue: Vec<(usize, &Case)> = all_cases
-        .flat_map(|(index, judge)| judge.cases.iter().map(move |case| (index, case)))
-        .collect();
-    if !queue.is_empty() {
-        println!("running {} tests and sweeps without a mutant", queue.len());
-    }
-    let next = AtomicUsize::new(0);
-    let work = |worker: usize| -> Result<_> {
-        let trace_file = copy.join(format!("../reached-{worker}.txt"));
-        let mut results = Vec::new();
-        while let Some((index, case)) = queue.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let judge = &uncalibrated_judges[*index];
-            let result = judge.calibrated(case, copy, &trace_file)?;
-            results.push((*index, result.map_err(|result| (case.test.clone(), result))));
-        }
-        Ok(results)
-    };
-    let results = std::thread::scope(|scope| {
-        let work = &work;
-        let workers: Vec<_> = (0..CALIBRATIONS_PER_THREAD * threads.max(1))
-            .map(|worker| scope.spawn(move || work(worker)))
-            .collect();
-        let joined = workers.into_iter().map(|worker| {
-            let panicked = |_| Err(anyhow::anyhow!("a worker thread panicked"));
-            worker.join().unwrap_or_else(panicked)
-        });
-        joined.collect::<Result<Vec<_>>>()
-    })?;
-    let mut calibrated_cases: Vec<Vec<Case>> = vec![Vec::new(); uncalibrated_judges.len()];
-    let mut left_out = Vec::new();
-    for (index, result) in results.into_iter().flatten() {
-        match result {
-            Ok(case) => calibrated_cases[index].push(case),
-            Err((test, result)) => {
-                let name = &uncalibrated_judges[index].name;
-                left_out.push(format!("{name}: {test} ({result:?})"));
-            }
-        }
-    }
-    for (judge, cases) in uncalibrated_judges.into_iter().zip(calibrated_cases) {
-        judge.cases = cases;
-        judge.write_calibration(copy)?;
-    }
-    Ok(left_out)
-}
-
-/// For each mutated file and each judge: the number of mutants that the judge has killed, and its run time in seconds.
-/// The judge with the most kills per second runs first.
-#[derive(Default)]
-pub(crate) struct Experience(Mutex<HashMap<(String, String), (f64, f64)>>);
-
-impl Experience {
-    fn kill_rate(&self, file: &str, judge: &Judge, usual_time: Duration) -> f64 {
-        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (kills, seconds) = entries
-            .get(&(file.to_owned(), judge.name.clone()))
-            .copied()
-            .unwrap_or_default();
-        // Add a few assumed kills, so that a judge without kills is also tried. Prefer the simulation and the unit
-        // tests: they notice early that a mutant hangs, while other tests run until the time limit.
-        let expected_kills = match judge.kind {
-            Kind::Simulation => 2.0,
-            Kind::Tests if judge.name.starts_with("lib") => 2.0,
-            Kind::Tests => 0.3,
-        };
-        (kills + expected_kills) / (seconds + usual_time.as_secs_f64())
-    }
-
-    fn add(&self, file: &str, judge: &Judge, killed: bool, elapsed: Duration) {
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (kills, seconds) = entries
-            .entry((file.to_owned(), judge.name.clone()))
-            .or_default();
-        *kills += if killed { 1.0 } else { 0.0 };
-        *seconds += elapsed.as_secs_f64();
-    }
-}
-
-/// Runs the judges against a mutant until one judge notices the mutant. The judge with the most kills per second so far
-/// runs first. Returns the verdict.
-pub(crate) fn judge_mutant(
-    judges: &[Judge],
-    experience: &Experience,
-    copy: &Path,
-    mutant: &Mutant,
-) -> Result<Fate> {
-    let mut reaching_judges: Vec<(f64, &Judge, Vec<&Case>)> = judges
-        .iter()
-        .map(|judge| (judge, judge.cases_that_reach(mutant.id)))
-        .filter(|(_, cases)| !cases.is_empty())
-        .map(|(judge, cases)| {
-            let kill_rate = experience.kill_rate(&mutant.file, judge, usual_time(&cases));
-            (kill_rate, judge, cases)
-        })
-        .collect();
-    reaching_judges.sort_by(|(a, ..), (b, ..)| b.total_cmp(a));
-    for (_, judge, cases) in &reaching_judges {
-        let started_at = Instant::now();
-        let fate = judge.judge(copy, mutant.id, cases)?;
-        experience.add(&mutant.file, judge, fate.is_some(), started_at.elapsed());
-        if let Some(fate) = fate {
-            return Ok(fate);
-        }
-    }
-    Ok(if reaching_judges.is_empty() {
-        Fate::Unreached
-    } else {
-        Fate::Alive
-    })
 }
 
 /// Returns the number of mutants that each judge reaches.

@@ -37,7 +37,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail, ensure};
 
 use choice::Choice;
-use judge::{Fate, Judge};
+use judge::Judge;
+use judge::fate::{Experience, Fate};
 use mutant::Mutant;
 use table::Table;
 use tree::Tree;
@@ -214,7 +215,9 @@ fn run(options: &Options) -> Result<bool> {
         return Ok(true);
     }
     let mut judges = judge::judges(&built, &options.choice)?;
-    for test in judge::calibrate(&mut judges, &tree.copy, options.threads, options.keep)? {
+    for test in
+        judge::calibration::calibrate(&mut judges, &tree.copy, options.threads, options.keep)?
+    {
         println!("test left out, because it fails without any mutant: {test}");
     }
     for (judge, count) in judge::reach_counts(&judges) {
@@ -281,11 +284,11 @@ fn judge_all(
 ) -> Result<()> {
     let (next, started_at) = (AtomicUsize::new(0), Instant::now());
     let table = Mutex::new(table);
-    let experience = judge::Experience::default();
+    let experience = Experience::default();
     let results: Vec<Result<()>> = std::thread::scope(|scope| {
         let judge_next_mutants = || {
             while let Some(mutant) = selected.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let fate = judge::judge_mutant(judges, &experience, &tree.copy, mutant)?;
+                let fate = judge::fate::judge_mutant(judges, &experience, &tree.copy, mutant)?;
                 let mut table = table
                     .lock()
                     .unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::judge::Fate;
+use crate::judge::fate::Fate;
 use crate::mutant::Mutant;
 use crate::survivors::Survivor;
 
