@@ -3,6 +3,9 @@
 //! The trait [`Runtime`] provides them. A simulation implements the trait with its own clock and scheduler, and so runs
 //! the library's own code. The trait has no I/O, because only nodes (the connections to masters) do I/O.
 
+#[cfg(test)]
+pub(crate) mod manual;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::task::Poll;

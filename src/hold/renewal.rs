@@ -434,7 +434,8 @@ mod tests {
     use crate::redlock::Redlock;
     use crate::retry::Retry;
     use crate::rounds::coordinator::{Members, Patience};
-    use crate::runtime::{MakeTask, Runtime, Tokio};
+    use crate::runtime::manual::ManualClock;
+    use crate::runtime::{Runtime, Tokio};
 
     const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
@@ -483,43 +484,14 @@ mod tests {
         open_batch_counts.collect()
     }
 
-    /// A runtime that was shut down. `has_other` is whether another runtime takes over its tasks.
-    struct ShutDown {
-        has_other: bool,
-    }
-
-    impl Runtime for ShutDown {
-        fn now(&self) -> Instant {
-            NOW
-        }
-
-        fn wall_micros(&self) -> u64 {
-            0
-        }
-
-        fn sleep_until(&self, _: Instant) -> BoxFuture<()> {
-            Box::pin(std::future::pending())
-        }
-
-        fn spawn(&self, _: BoxFuture<()>) -> bool {
-            false
-        }
-
-        fn take_over(&self, _: MakeTask) -> bool {
-            self.has_other
-        }
-
-        fn random(&self, _: &mut [u8]) {}
-    }
-
     #[test]
     fn renewal_task_counts_as_running_after_a_shutdown_only_if_another_runtime_takes_over() {
-        for has_other in [true, false] {
-            let runtime = Arc::new(ShutDown { has_other });
+        for has_other_executor in [true, false] {
+            let runtime = Arc::new(ManualClock::shut_down(has_other_executor));
             let (renewal, coordinator) = (Renewal::new(), coordinator_on(runtime));
             renewal.schedule().is_running = true;
             drop(RenewalTask::new(&renewal, &coordinator));
-            assert_eq!(renewal.schedule().is_running, has_other);
+            assert_eq!(renewal.schedule().is_running, has_other_executor);
         }
     }
 

@@ -1,6 +1,5 @@
 //! Tests of whole attempts with masters that answer at once.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use crate::protocol::instant::Instant;
 use crate::protocol::validity::Drift;
 use crate::report::NodeOutcome;
 use crate::retry::Retry;
+use crate::runtime::manual::{ManualClock, RANDOM_BYTE};
 use crate::runtime::{BoxFuture, Runtime};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -25,38 +25,6 @@ const ANSWER_TIME: Duration = Duration::from_millis(50);
 /// How long the votes of a doubted master do not count.
 const DOUBTED_TIME: Duration = Duration::from_secs(3);
 
-/// All bytes of a random number.
-const RANDOM_BYTE: u8 = 5;
-
-/// A clock that advances only when somebody waits, or when a slow master advances it.
-#[derive(Clone, Default)]
-struct WaitClock(Arc<AtomicU64>);
-
-impl Runtime for WaitClock {
-    fn now(&self) -> Instant {
-        Instant::from_nanos(self.0.load(Ordering::Relaxed))
-    }
-
-    fn wall_micros(&self) -> u64 {
-        0
-    }
-
-    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
-        let clock = self.clone();
-        Box::pin(async move {
-            clock.0.fetch_max(at.as_nanos(), Ordering::Relaxed);
-        })
-    }
-
-    fn spawn(&self, _: BoxFuture<()>) -> bool {
-        false
-    }
-
-    fn random(&self, bytes: &mut [u8]) {
-        bytes.fill(RANDOM_BYTE);
-    }
-}
-
 /// A master that grants every lock with the same fencing number.
 struct GrantingNode {
     name: NodeName,
@@ -64,7 +32,7 @@ struct GrantingNode {
     doubted_for: Option<Duration>,
     /// How much time passes while the client asks whether the master's votes count.
     delay: Duration,
-    clock: WaitClock,
+    clock: ManualClock,
     /// The answer to a request that confirms a fencing number.
     confirmed: Result<Answer, Fault>,
     /// The time and the proposed number of each acquire request.
@@ -98,8 +66,7 @@ impl Node for GrantingNode {
     }
 
     fn doubted_for(&self) -> Option<Duration> {
-        let delay = u64::try_from(self.delay.as_nanos()).expect("the delay is short");
-        self.clock.0.fetch_add(delay, Ordering::Relaxed);
+        self.clock.advance_by(self.delay);
         self.doubted_for
     }
 
@@ -110,7 +77,7 @@ impl Node for GrantingNode {
 
 /// Three masters that grant every lock with this number. `change` changes each master before it is used.
 fn masters(number: u64, change: impl Fn(usize, &mut GrantingNode)) -> Coordinator {
-    let clock = WaitClock::default();
+    let clock = ManualClock::advanced_by_sleeps();
     let node = |index: usize| {
         let mut node = GrantingNode {
             name: NodeName::new(format!("n{index}")),

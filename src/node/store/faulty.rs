@@ -13,8 +13,6 @@ use super::contract::{
 use super::table::Table;
 use crate::node::inspection::Inspection;
 use crate::node::{Answer, Fault, NodeName, Phase, Reply, ReplySink, Subscriber, WakeSink};
-use crate::protocol::instant::Instant;
-use crate::runtime::{BoxFuture, Runtime, Tokio};
 
 /// The number of listeners after which a [`Faulty`] store opens no further one. A client that listens again without a
 /// pause reaches this number at once.
@@ -244,31 +242,5 @@ impl WakeSink for WokenKeys {
             .lock()
             .expect("no test panics here")
             .push(key.to_vec());
-    }
-}
-
-/// A runtime that runs no tasks.
-#[derive(Default)]
-pub(super) struct NoTasks(Tokio);
-
-impl Runtime for NoTasks {
-    fn now(&self) -> Instant {
-        self.0.now()
-    }
-
-    fn wall_micros(&self) -> u64 {
-        self.0.wall_micros()
-    }
-
-    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
-        self.0.sleep_until(at)
-    }
-
-    fn spawn(&self, _: BoxFuture<()>) -> bool {
-        false
-    }
-
-    fn random(&self, bytes: &mut [u8]) {
-        self.0.random(bytes);
     }
 }

@@ -199,10 +199,11 @@ impl<S: Store> fmt::Debug for StoreNode<S> {
 mod tests {
     use std::time::Duration;
 
-    use super::super::faulty::{Answers, Failing, Faulty, NoTasks};
+    use super::super::faulty::{Answers, Failing, Faulty};
     use super::super::table::Table;
     use super::*;
     use crate::node::WakeSink;
+    use crate::runtime::manual::ManualClock;
 
     fn scope() -> Scope {
         Scope {
@@ -278,7 +279,7 @@ mod tests {
     async fn request_is_answered_with_a_fault_if_no_task_can_be_started() {
         let node = StoreNode::new(Table::new("table", true));
         node.settle(&Context::new(
-            Arc::new(NoTasks::default()),
+            Arc::new(ManualClock::default()),
             Duration::from_secs(30),
         ));
         let (reply, mut received) = Answers::reply();

@@ -222,11 +222,12 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::super::contract::{Commit, Session, Wake};
-    use super::super::faulty::{Failing, Faulty, MAX_LISTENERS, NoTasks, WokenKeys};
+    use super::super::faulty::{Failing, Faulty, MAX_LISTENERS, WokenKeys};
     use super::super::table::Table;
     use super::*;
     use crate::node::{Claim, Context, Fairness, Ticket, Token, WakeSink};
     use crate::runtime::Tokio;
+    use crate::runtime::manual::ManualClock;
 
     /// The name of the process in these tests.
     const PROCESS: &str = "0123456789abcdef";
@@ -283,7 +284,7 @@ mod tests {
     #[test]
     fn listening_task_does_not_count_as_running_if_it_cannot_be_started() {
         let shared = subscribed();
-        let runtime = Arc::new(NoTasks::default());
+        let runtime = Arc::new(ManualClock::default());
         shared.settle(&Context::new(runtime, LISTEN_TIME));
         let key: Arc<[u8]> = b"boss"[..].into();
         listen(&shared, &Request::Watch { key, on: true });
@@ -293,7 +294,7 @@ mod tests {
     #[test]
     fn listening_task_that_no_runtime_takes_over_does_not_count_as_running() {
         let shared = subscribed();
-        let runtime = Arc::new(NoTasks::default());
+        let runtime = Arc::new(ManualClock::default());
         shared.settle(&Context::new(runtime, LISTEN_TIME));
         shared.listening.state().is_running = true;
         drop(listening_task(shared.clone()));

@@ -7,7 +7,7 @@ use super::*;
 use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::rounds::lock_target::LockTarget;
-use crate::runtime::{BoxFuture, Runtime};
+use crate::runtime::manual::ManualClock;
 
 fn key() -> Arc<[u8]> {
     Arc::from(&b"job"[..])
@@ -131,7 +131,7 @@ fn semaphore_waiter_notices_a_local_release_in_every_thread_interleaving() {
         // If the lock is already released, do not wait. Otherwise the release by `lock_ended` must wake this waiter.
         if queues.own_slots(&permit(), None).0 != 0 {
             block_on(place.wait_for_wake_ups(
-                &StoppedClock,
+                &ManualClock::default(),
                 MasterSet::default(),
                 Quorum::new(3),
                 Instant::NEVER,
@@ -139,29 +139,6 @@ fn semaphore_waiter_notices_a_local_release_in_every_thread_interleaving() {
         }
         join_all([ends]);
     });
-}
-
-/// A runtime whose clock does not move.
-struct StoppedClock;
-
-impl Runtime for StoppedClock {
-    fn now(&self) -> Instant {
-        Instant::from_nanos(0)
-    }
-
-    fn wall_micros(&self) -> u64 {
-        0
-    }
-
-    fn sleep_until(&self, _: Instant) -> BoxFuture<()> {
-        Box::pin(std::future::pending())
-    }
-
-    fn spawn(&self, _: BoxFuture<()>) -> bool {
-        false
-    }
-
-    fn random(&self, _: &mut [u8]) {}
 }
 
 #[test]
@@ -175,7 +152,7 @@ fn wake_ups_from_a_majority_end_a_wait_in_every_thread_interleaving() {
             spawn_thread(move || queues.woken(node, &key()))
         });
         block_on(place.wait_for_wake_ups(
-            &StoppedClock,
+            &ManualClock::default(),
             MasterSet::default(),
             Quorum::new(3),
             Instant::NEVER,
@@ -195,7 +172,7 @@ fn wake_up_reaches_the_new_front_waiter_in_every_thread_interleaving() {
         let waking = queues.clone();
         let wakes = spawn_thread(move || waking.woken(1, &key()));
         block_on(second.wait_for_wake_ups(
-            &StoppedClock,
+            &ManualClock::default(),
             MasterSet::first(1),
             Quorum::new(3),
             Instant::NEVER,

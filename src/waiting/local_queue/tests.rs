@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::atomic::AtomicU64 as Nanos;
 use std::task::{Context, Poll};
 
 use futures::task::noop_waker_ref;
@@ -10,10 +9,9 @@ use futures::task::noop_waker_ref;
 use super::place::LocalPlace;
 use super::*;
 use crate::protocol::finding::Finding;
-use crate::protocol::instant::Instant;
 use crate::protocol::quorum::{MasterSet, Quorum};
 use crate::rounds::lock_target::LockTarget;
-use crate::runtime::{BoxFuture, Runtime};
+use crate::runtime::manual::ManualClock;
 use crate::waiting::last_finding::LastFinding;
 
 fn key(name: &str) -> Arc<[u8]> {
@@ -53,47 +51,6 @@ fn finding_of(place: &LocalPlace) -> Option<Finding> {
     place
         .shared_finding()
         .map(|last_finding| last_finding.finding)
-}
-
-/// A runtime whose clock is set by the test.
-#[derive(Clone, Default)]
-struct ManualClock(Arc<Nanos>);
-
-impl ManualClock {
-    fn at(ms: u64) -> Instant {
-        Instant::from_nanos(ms * 1_000_000)
-    }
-
-    fn set(&self, ms: u64) {
-        self.0.store(ms * 1_000_000, Ordering::Relaxed);
-    }
-}
-
-impl Runtime for ManualClock {
-    fn now(&self) -> Instant {
-        Instant::from_nanos(self.0.load(Ordering::Relaxed))
-    }
-
-    fn wall_micros(&self) -> u64 {
-        0
-    }
-
-    fn sleep_until(&self, at: Instant) -> BoxFuture<()> {
-        let clock = self.clone();
-        Box::pin(std::future::poll_fn(move |_| {
-            if clock.now() >= at {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
-        }))
-    }
-
-    fn spawn(&self, _: BoxFuture<()>) -> bool {
-        false
-    }
-
-    fn random(&self, _: &mut [u8]) {}
 }
 
 #[test]
@@ -488,12 +445,12 @@ fn wait_ends_after_wake_ups_from_a_majority_or_soon_after_one_wake_up() {
         two_of_three(),
         ManualClock::at(50)
     ));
-    clock.set(10);
+    clock.advance_to(10);
     queues.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), None);
-    clock.set(11);
+    clock.advance_to(11);
     assert_eq!(poll(wait.as_mut()), None);
-    clock.set(12);
+    clock.advance_to(12);
     assert_eq!(poll(wait.as_mut()), Some(()));
 }
 
@@ -510,12 +467,12 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
         two_of_three(),
         ManualClock::at(50)
     ));
-    clock.set(49);
+    clock.advance_to(49);
     assert_eq!(poll(wait.as_mut()), None);
-    clock.set(50);
+    clock.advance_to(50);
     assert_eq!(poll(wait.as_mut()), Some(()));
     // After a wake-up, the wait ends at its time limit (100), even if the time `GRACE` has not passed yet.
-    clock.set(99);
+    clock.advance_to(99);
     let mut wait = pin!(place.wait_for_wake_ups(
         &clock,
         MasterSet::default(),
@@ -524,7 +481,7 @@ fn wait_ends_at_its_deadline_without_a_wake_up() {
     ));
     queues.woken(1, b"job");
     assert_eq!(poll(wait.as_mut()), None);
-    clock.set(100);
+    clock.advance_to(100);
     assert_eq!(poll(wait.as_mut()), Some(()));
 }
 
