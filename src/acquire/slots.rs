@@ -106,3 +106,6 @@ impl AcquireLoop<'_> {
         was_first
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,5 @@
 //! Tests of whole acquires with masters that answer at once, as a test prescribes.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,8 +16,9 @@ use crate::redlock::Redlock;
 use crate::retry::Retry;
 use crate::runtime::{BoxFuture, MakeTask, Runtime, Tokio};
 use crate::settings::Wait;
+use crate::waiting::Waiting;
 
-const TTL: Duration = Duration::from_secs(10);
+pub(super) const TTL: Duration = Duration::from_secs(10);
 
 /// All bytes of a random number. After a collision, this byte makes the pause half as long as the longest pause.
 const RANDOM_BYTE: u8 = 128;
@@ -34,13 +34,13 @@ fn first_retry_pause() -> Duration {
     first_pause.expect("the pauses do not end")
 }
 
-const fn ms(millis: u64) -> Duration {
+pub(super) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
 /// The paused clock of tokio. It records how long each sleep is to be, and all random numbers consist of
 /// [`RANDOM_BYTE`].
-struct Sleeps {
+pub(super) struct Sleeps {
     tokio: Tokio,
     recorded: Mutex<Vec<Duration>>,
 }
@@ -55,7 +55,7 @@ impl Default for Sleeps {
 }
 
 impl Sleeps {
-    fn recorded(&self) -> Vec<Duration> {
+    pub(super) fn recorded(&self) -> Vec<Duration> {
         self.recorded.lock().expect("not poisoned").clone()
     }
 }
@@ -90,7 +90,7 @@ impl Runtime for Sleeps {
 
 /// The requests that a script answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Acquire,
     Confirm,
     Release,
@@ -98,20 +98,20 @@ enum Kind {
 
 /// One request to one master.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
-    kind: Kind,
+pub(super) struct Asked {
+    pub(super) kind: Kind,
     /// The index of the master.
-    node: usize,
+    pub(super) node: usize,
     /// How many acquire requests the master has received, including this one.
-    attempt: u64,
+    pub(super) attempt: u64,
     /// The ticket of this client's place in the queue, if the request contains one.
     ticket: Option<u64>,
     /// The slot of a semaphore, if the request is about one.
-    slot: Option<u8>,
+    pub(super) slot: Option<u8>,
 }
 
 /// The reaction of a master to a request.
-enum Reaction {
+pub(super) enum Reaction {
     Answer(Answer),
     Fail(Fault),
     /// The master never answers the request.
@@ -174,7 +174,7 @@ impl Node for ScriptedNode {
 }
 
 /// The settings of a client of three masters that follow this script.
-fn client(
+pub(super) fn client(
     sleeps: &Arc<Sleeps>,
     abilities: Abilities,
     script: impl Fn(Asked) -> Reaction + Send + Sync + 'static,
@@ -200,7 +200,12 @@ fn client(
 }
 
 /// The lock is held, or it is a semaphore of which these slots are free.
-fn refused(ttl_left: Duration, ahead: u64, holder: Option<&[u8]>, free: u64) -> Reaction {
+pub(super) fn refused(
+    ttl_left: Duration,
+    ahead: u64,
+    holder: Option<&[u8]>,
+    free: u64,
+) -> Reaction {
     let queue_info = QueueInfo {
         ahead,
         ticket: 6,
@@ -214,7 +219,7 @@ fn refused(ttl_left: Duration, ahead: u64, holder: Option<&[u8]>, free: u64) -> 
     })
 }
 
-fn granted(counter: u64) -> Reaction {
+pub(super) fn granted(counter: u64) -> Reaction {
     Reaction::Answer(Answer::Granted {
         counter: Some(counter),
     })
@@ -382,55 +387,108 @@ async fn caller_behind_a_local_task_gives_up_when_the_first_answers_to_that_task
     first_task.abort();
 }
 
-/// One master grants each slot, and the other masters show that all other slots are free. No master answers a release.
 #[tokio::test(start_paused = true)]
-async fn single_attempt_on_a_semaphore_tries_three_slots_and_waits_for_the_releases_between_them() {
+async fn waiter_asks_again_right_after_the_lease_if_no_master_reports_a_queue() {
     let sleeps = Arc::new(Sleeps::default());
-    let slots = Arc::<Mutex<Vec<_>>>::default();
-    let asked_slots = slots.clone();
-    let redlock = client(&sleeps, Abilities::default(), move |asked| {
-        let slot = asked.slot.expect("the request is about a semaphore");
-        match (asked.kind, asked.node) {
-            (Kind::Acquire, 0) => {
-                asked_slots.lock().expect("not poisoned").push(slot);
-                granted(9)
-            }
-            (Kind::Acquire, _) => refused(TTL, 0, None, 0xff & !(1 << slot)),
-            _ => Reaction::Ignore,
-        }
+    let redlock = client(&sleeps, Abilities::default(), |asked| match asked.attempt {
+        1 | 2 => Reaction::Answer(Answer::Refused {
+            ttl_left: Some(ms(90)),
+            line: None,
+        }),
+        _ => granted(9),
     });
     let redlock = redlock.build().expect("good settings");
-    let outcome = redlock.semaphore("a", 8).try_acquire().await;
-    assert!(matches!(outcome, Ok(TryAcquire::Held(_))), "{outcome:?}");
-    let slots = slots.lock().expect("not poisoned").clone();
-    let different_slots: BTreeSet<_> = slots.iter().collect();
-    assert_eq!((slots.len(), different_slots.len()), (3, 3), "{slots:?}");
-    assert_eq!(sleeps.recorded(), [ms(50); 2]);
+    let outcome = redlock.lock("a").wait(Wait::For(TTL)).acquire().await;
+    assert!(outcome.is_ok(), "the masters grant the third attempt");
+    assert_eq!(sleeps.recorded(), [ms(92)]);
 }
 
-/// The masters do not answer the first task, and refuse the slot of the second task.
+/// No master answers the first task.
 #[tokio::test(start_paused = true)]
-async fn task_that_waits_behind_an_earlier_task_leaves_its_slot_to_other_tasks() {
+async fn caller_behind_a_local_task_is_told_that_task_and_no_fault_of_a_master() {
     let sleeps = Arc::new(Sleeps::default());
-    let first_slot = Arc::<Mutex<Option<u8>>>::default();
-    let silent_slot = first_slot.clone();
-    let redlock = client(&sleeps, Abilities::default(), move |asked| {
-        let mut silent_slot = silent_slot.lock().expect("not poisoned");
-        let slot = asked.slot.expect("the request is about a semaphore");
-        if slot == *silent_slot.get_or_insert(slot) {
-            return Reaction::Ignore;
+    let redlock = client(&sleeps, Abilities::default(), |_| Reaction::Ignore);
+    let redlock = redlock.build().expect("good settings");
+    let first_request = redlock.lock("a").wait(Wait::For(TTL));
+    let first_task = tokio::spawn(async move { first_request.acquire().await.map(drop) });
+    tokio::task::yield_now().await;
+    let seen = Arc::<Mutex<Vec<Waiting>>>::default();
+    let recorded = seen.clone();
+    let request = redlock.lock("a").wait(Wait::For(ms(1)));
+    let request = request.waiting(move |waiting| {
+        let mut recorded = recorded.lock().expect("not poisoned");
+        recorded.push(waiting.clone());
+    });
+    let outcome = request.acquire().await;
+    outcome.expect_err("no master has answered");
+    let behind_one_task = Waiting {
+        ahead: Some(1),
+        holder: None,
+        note: None,
+        ttl_left: None,
+        answering: 3,
+        majority_answers: true,
+        trouble: Vec::new(),
+        held_here: false,
+        foreign: false,
+        masters: 3,
+        waited: Duration::ZERO,
+        attempts: 0,
+    };
+    assert_eq!(
+        *seen.lock().expect("not poisoned"),
+        [behind_one_task],
+        "the observer must be called once, when the wait begins"
+    );
+    first_task.abort();
+}
+
+/// After the first attempt, each master shows a value that another program wrote.
+#[tokio::test(start_paused = true)]
+async fn refusal_names_another_program_only_if_this_process_does_not_hold_the_lock() {
+    let sleeps = Arc::new(Sleeps::default());
+    let redlock = client(&sleeps, Abilities::default(), |asked| {
+        match (asked.kind, asked.attempt) {
+            (Kind::Acquire, 1) => granted(9),
+            (Kind::Acquire, _) => refused(TTL, 1, Some(b"held by another program"), 0),
+            _ => Reaction::Answer(Answer::Released(true)),
         }
-        refused(TTL, 0, None, 0)
     });
     let redlock = redlock.build().expect("good settings");
-    let tasks = [(); 2].map(|()| {
-        let request = redlock.semaphore("a", 4).wait(Wait::For(TTL));
-        tokio::spawn(async move { request.acquire().await.map(drop) })
-    });
-    tokio::time::sleep(ms(10)).await;
-    let first_slot = first_slot.lock().expect("not poisoned").expect("asked");
-    let permit = Permit::new(b"a"[..].into(), 0, 4);
-    let own_slots = redlock.core.local_queues.own_slots(&permit, None);
-    assert_eq!(own_slots, (0, 1 << first_slot));
-    tasks.iter().for_each(tokio::task::JoinHandle::abort);
+    let guard = redlock.acquire("a").await.expect("the masters grant it");
+    let refusal_shows = async || {
+        let outcome = redlock.lock("a").try_acquire().await;
+        let Ok(TryAcquire::Held(refusal)) = outcome else {
+            panic!("the masters refuse it: {outcome:?}");
+        };
+        (refusal.held_here, refusal.foreign)
+    };
+    assert_eq!(refusal_shows().await, (true, false));
+    guard.release().await;
+    assert_eq!(refusal_shows().await, (false, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_for_a_semaphore_starts_at_a_random_slot() {
+    let sleeps = Arc::new(Sleeps::default());
+    let redlock = client(&sleeps, Abilities::default(), |_| Reaction::Ignore);
+    let redlock = redlock.build().expect("good settings");
+    let random_number = u64::from_ne_bytes([RANDOM_BYTE; 8]);
+    for (permits, first_slot) in [
+        (1, 0),
+        (7, random_number % 7),
+        (11, random_number % 11),
+        // The request is invalid, and is refused elsewhere.
+        (0, 0),
+    ] {
+        let kind = super::kind::Kind::Semaphore(permits);
+        let target = kind.target(&redlock.core.coordinator, b"a");
+        let slot = target.shape().permit().map(Permit::slot);
+        assert_eq!(slot.map(u64::from), Some(first_slot), "{permits} permits");
+    }
+    assert_ne!(
+        random_number % 7,
+        0,
+        "the slot must differ from the default"
+    );
 }

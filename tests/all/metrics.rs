@@ -145,6 +145,21 @@ fn metrics_count_an_acquired_and_released_lock_once() {
 }
 
 #[test]
+fn metrics_count_the_tasks_ahead_of_a_waiter_of_the_same_process() {
+    let metrics = record_metrics(async || {
+        let redlock = client_of(&three_masters());
+        let _guard = redlock.acquire("a").await.expect("free");
+        let waiter = redlock.lock("a").wait(Wait::For(Duration::from_millis(1)));
+        waiter.acquire().await.expect_err("held");
+    });
+    let ahead = samples(&metrics, "quorate_queue_ahead{}");
+    assert!(
+        matches!(ahead[..], [count] if (count - 1.0).abs() < f64::EPSILON),
+        "only the holder is ahead: {ahead:?}"
+    );
+}
+
+#[test]
 fn metrics_count_unsuccessful_waits_by_reason() {
     let metrics = record_metrics(async || {
         let nodes = three_masters();
