@@ -49,4 +49,14 @@ mod tests {
         let lost = (Some(LossCause::TakenAway), true);
         assert_eq!(end(LossCause::TakenAway), lost);
     }
+    #[tokio::test(start_paused = true)]
+    async fn loss_that_is_noticed_during_a_release_does_not_end_the_lock() {
+        let redlock = Redlock::in_memory(3);
+        let guard = redlock.acquire("r").await.expect("free");
+        let (core, id) = (&redlock.core, guard.id.get());
+        let _sent = core.coordinator.release(&guard.held.claim);
+        let cause = LossCause::TakenAway;
+        end_lost_lock(&core.renewal, &core.coordinator, &guard.held, id, cause);
+        assert_eq!(guard.loss(), None, "the release itself ends the lock");
+    }
 }

@@ -32,19 +32,7 @@ pub(super) async fn extend(
     }
     let items: Arc<[ExtendItem]> =
         [ExtendItem::new(held.claim.clone(), ttl).note(held.is_noted())].into();
-    let answers = ExtendAnswers {
-        votes: Votes::new(coordinator.quorum, held.claim.keys().count()),
-        terms: Terms {
-            started_at,
-            ttl,
-            drift: coordinator.drift,
-        },
-        held: held.clone(),
-        id,
-        core: Arc::downgrade(core),
-        replies: Replies::new(coordinator.quorum.nodes()),
-        outcome: Extension::Pending,
-    };
+    let answers = ExtendAnswers::open(core, held, id, started_at, ttl);
     let fan_out = FanOut::new(coordinator.runtime.clone(), answers);
     coordinator.ask_all(&fan_out, Phase::Extend, || Request::Extend {
         items: items.clone(),
@@ -144,6 +132,29 @@ impl Collect for ExtendAnswers {
 }
 
 impl ExtendAnswers {
+    fn open(
+        core: &Arc<Core>,
+        held: &Arc<Held>,
+        id: u64,
+        started_at: Instant,
+        ttl: Duration,
+    ) -> Self {
+        let coordinator = &core.coordinator;
+        Self {
+            votes: Votes::new(coordinator.quorum, held.claim.keys().count()),
+            terms: Terms {
+                started_at,
+                ttl,
+                drift: coordinator.drift,
+            },
+            held: held.clone(),
+            id,
+            core: Arc::downgrade(core),
+            replies: Replies::new(coordinator.quorum.nodes()),
+            outcome: Extension::Pending,
+        }
+    }
+
     /// Ends a lock that this extension found to be lost, in the same way as a renewal does.
     fn end_lost_lock(&mut self, now: Instant) {
         self.held.record_replies(self.replies.clone());
@@ -163,9 +174,9 @@ mod tests {
 
     use super::*;
     use crate::keys::hold_note_key;
-    use crate::node::Request;
     use crate::node::memory::intercepted::intercepted;
     use crate::node::note::NOTE_LIVES;
+    use crate::node::{Extended, Request};
     use crate::redlock::Redlock;
     use crate::testing::{Masters, MemoryNode};
 
@@ -204,5 +215,63 @@ mod tests {
         let announced = announced.lock().expect("not poisoned");
         assert!(announced.len() >= 6, "two notes for each master");
         assert!(!announced.contains(&true), "only candidates announce notes");
+    }
+    #[tokio::test(start_paused = true)]
+    async fn extension_sends_the_note_separately_only_for_groups_whose_note_was_written() {
+        let ms = Duration::from_millis;
+        for (is_shared, held_for, extends_note, notes) in [
+            // A note is written only when the lock has been held for 100 ms.
+            (false, ms(1), false, 0),
+            (true, ms(1), false, 0),
+            (false, ms(200), true, 0),
+            (true, ms(200), true, 1),
+        ] {
+            // For each sent extension, whether it also extends the note. And the number of sent notes.
+            let sent = Arc::<Mutex<(Vec<bool>, usize)>>::default();
+            let seen = sent.clone();
+            let nodes = intercepted(&Masters::new(3), move |request, reply| {
+                let (extensions, notes) = &mut *seen.lock().expect("not poisoned");
+                match request {
+                    Request::Extend { items } => {
+                        extensions.extend(items.iter().map(|item| item.note));
+                    }
+                    Request::Note { items } => *notes += items.len(),
+                    _ => {}
+                }
+                Some(reply)
+            });
+            let redlock = Redlock::builder().nodes(nodes).build();
+            let lock = redlock.expect("good settings").lock("doc");
+            let lock = if is_shared { lock.shared() } else { lock };
+            let guard = lock.note("me").renewal(false).acquire().await;
+            let guard = guard.expect("free");
+            tokio::time::sleep(held_for).await;
+            *sent.lock().expect("not poisoned") = (Vec::new(), 0);
+            guard.extend(guard.held.ttl()).await.expect("still held");
+            let sent = sent.lock().expect("not poisoned").clone();
+            let to_each_master = (vec![extends_note; 3], 3 * notes);
+            assert_eq!(sent, to_each_master, "{is_shared} {held_for:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_answer_that_decides_an_extension_wakes_the_caller() {
+        let redlock = Redlock::in_memory(3);
+        let guard = redlock.acquire("r").await.expect("free");
+        let (core, held) = (&redlock.core, &guard.held);
+        let now = core.coordinator.now();
+        let id = guard.id.get();
+        let mut answers = ExtendAnswers::open(core, held, id, now, held.ttl());
+        let wakes = [0, 1, 2].map(|node| {
+            let answer = Answer::Extended(vec![Extended::Kept]);
+            answers.record_answer(Source { node, now }, Ok(answer))
+        });
+        assert_eq!(wakes, [false, true, false]);
+        let names = core.coordinator.names();
+        let reports = answers.replies.reports(names, Phase::Extend);
+        assert!(
+            reports.iter().all(|report| !report.late),
+            "a late answer arrives in another way: {reports:?}"
+        );
     }
 }

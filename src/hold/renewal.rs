@@ -425,9 +425,14 @@ fn apply_outcome(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use futures::FutureExt as _;
 
     use super::*;
+    use crate::hold::core::Core;
+    use crate::hold::guard::LockGuard;
+    use crate::node::memory::intercepted::intercepted;
     use crate::node::memory::{Masters, MemoryNode};
     use crate::node::{Fault, Node};
     use crate::protocol::validity::Drift;
@@ -496,6 +501,20 @@ mod tests {
     }
 
     #[test]
+    fn renewal_task_that_panicked_is_not_taken_over_by_another_runtime() {
+        let runtime = Arc::new(ManualClock::shut_down(true));
+        let (renewal, coordinator) = (Renewal::new(), coordinator_on(runtime));
+        renewal.schedule().is_running = true;
+        let task = RenewalTask::new(&renewal, &coordinator);
+        let panic = panics::caught(move || {
+            let _task = task;
+            std::panic::resume_unwind(Box::new("internal failure"));
+        });
+        assert!(panic.is_err());
+        assert!(!renewal.schedule().is_running);
+    }
+
+    #[test]
     fn next_batch_is_planned_from_the_time_of_the_last_one() {
         let renewal = Renewal::new();
         let _batch = OpenBatch::count(&renewal, NOW);
@@ -559,22 +578,27 @@ mod tests {
         }
     }
 
+    /// A renewal of the lock of `guard` that has no votes yet.
+    fn lock_renewal(core: &Core, guard: &LockGuard, id: u64) -> LockRenewal {
+        LockRenewal {
+            held: guard.held.clone(),
+            id,
+            ttl: guard.held.ttl(),
+            keys: 0..1,
+            votes: Votes::new(core.coordinator.quorum, 1),
+            records_replies: false,
+            is_note_sent: false,
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn keys_of_a_lock_whose_renewal_came_too_late_are_released() {
         let masters = Masters::new(3);
         let redlock = Redlock::builder().in_memory_on(&masters).build();
         let redlock = redlock.expect("good settings");
         let guard = redlock.acquire("r").await.expect("free");
-        let (core, held) = (&redlock.core, guard.held.clone());
-        let lock = LockRenewal {
-            id: guard.id.get(),
-            ttl: held.ttl(),
-            keys: 0..1,
-            votes: Votes::new(core.coordinator.quorum, 1),
-            records_replies: false,
-            is_note_sent: false,
-            held,
-        };
+        let core = &redlock.core;
+        let lock = lock_renewal(core, &guard, guard.id.get());
         let late_time = guard.valid_until();
         let outcome = Extension::TooLate;
         apply_outcome(&core.renewal, &core.coordinator, &lock, outcome, late_time);
@@ -594,5 +618,64 @@ mod tests {
         let keeping: Vec<usize> = keeping().collect();
         assert_eq!(keeping.len(), 4);
         assert!(keeping.windows(2).all(|pair| pair[1] == pair[0] + 6));
+    }
+    #[tokio::test(start_paused = true)]
+    async fn note_is_renewed_with_the_lock_or_separately_if_the_lock_is_of_a_group() {
+        let ttl = Duration::from_secs(9);
+        for (is_shared, expected) in [(false, (18, 3, 0)), (true, (18, 0, 3))] {
+            // The number of renewals, of those that also renew the note, and of separate notes.
+            let sent = Arc::<Mutex<(u32, u32, u32)>>::default();
+            let seen = sent.clone();
+            let nodes = intercepted(&Masters::new(1), move |request, reply| {
+                let (renewals, with_note, notes) = &mut *seen.lock().expect("not poisoned");
+                match request {
+                    Request::Extend { items } => {
+                        *renewals += 1;
+                        *with_note += u32::from(items[0].note);
+                    }
+                    Request::Note { .. } => *notes += 1,
+                    _ => {}
+                }
+                Some(reply)
+            });
+            let redlock = Redlock::builder().nodes(nodes).ttl(ttl).build();
+            let lock = redlock.expect("good settings").lock("doc").note("me");
+            let lock = if is_shared { lock.shared() } else { lock };
+            let _guard = lock.acquire().await.expect("free");
+            // The note is written for the first time after 100 ms. The lock is renewed each third of its ttl.
+            tokio::time::sleep(ttl / 6).await;
+            *sent.lock().expect("not poisoned") = (0, 0, 0);
+            tokio::time::sleep(18 * ttl / 3).await;
+            let sent = *sent.lock().expect("not poisoned");
+            assert_eq!(sent, expected, "{is_shared}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn renewal_without_a_majority_is_tried_again_before_the_validity_ends() {
+        let redlock = Redlock::in_memory(3);
+        let guard = redlock.acquire("r").await.expect("free");
+        let core = &redlock.core;
+        let (now, end) = (core.coordinator.now(), guard.valid_until());
+        let soon = retry_at(now, guard.held.ttl());
+        let just_before_end = Instant::from_nanos(end.as_nanos() - 1);
+        for (now, task_wakes_at, expected) in [
+            (now, Instant::NEVER, (soon, true)),
+            (just_before_end, Instant::NEVER, (end, true)),
+            // The task wakes early enough anyway.
+            (now, now, (soon, false)),
+        ] {
+            let renewal = Renewal::new();
+            let id = renewal
+                .schedule()
+                .insert(guard.held.clone(), Instant::NEVER);
+            renewal.schedule().wakes_at = task_wakes_at;
+            let lock = lock_renewal(core, &guard, id);
+            apply_outcome(&renewal, &core.coordinator, &lock, Extension::Unknown, now);
+            let next_wake_at = renewal.schedule().next_wake_at(now);
+            let has_woken = renewal.rescheduled.notified().now_or_never().is_some();
+            let (retry_time, wakes) = expected;
+            assert_eq!((next_wake_at, has_woken), (Some(retry_time), wakes));
+        }
     }
 }

@@ -125,5 +125,18 @@ async fn renewal_that_restores_a_lock_key_is_traced() {
     while !is_traced() && tokio::time::Instant::now() < deadline {
         tokio::time::sleep(ms(20)).await;
     }
-    assert!(is_traced(), "{}", listener.output());
+    let trace = listener.output();
+    assert!(is_traced(), "{trace}");
+    // The other masters have kept the key. The renewals before the loss have restored nothing.
+    let restored_lines = trace
+        .lines()
+        .filter(|line| line.contains("missing key restored"));
+    let restored_on_first = restored_lines
+        .clone()
+        .filter(|line| line.contains("node=0"));
+    assert_eq!(
+        (restored_lines.count(), restored_on_first.count()),
+        (1, 1),
+        "{trace}"
+    );
 }

@@ -214,7 +214,7 @@ fn reused_schedule_entry_gets_a_new_id() {
     assert_ne!(old_id, new_id);
     assert_eq!(schedule.entries.slots.len(), 1);
     // After the entry was reused for another lock, the old id refers to no lock.
-    schedule.remove(old_id);
+    assert!(!schedule.entries.remove(old_id));
     assert!(!schedule.move_earlier(old_id, at_ms(1)));
     assert!(!schedule.move_earlier(ScheduleId::default().get(), at_ms(1)));
     assert_eq!(schedule.entries.live_count, 1);
@@ -295,6 +295,11 @@ fn schedule_ends_at_most_a_fixed_number_of_locks_per_call() {
         schedule.insert(held(None, false), at_ms(9_000));
     }
     assert_eq!(schedule.take_due(at_ms(9_000)).len(), MAX_ENDS_PER_CALL);
+    assert_eq!(
+        schedule.ends.len(),
+        MAX_ENDS_PER_CALL + 1,
+        "each lock must have one due time"
+    );
     assert_eq!(schedule.take_due(at_ms(9_000)).len(), 1);
 }
 
