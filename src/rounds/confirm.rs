@@ -29,9 +29,6 @@ impl Coordinator {
         offset: ClockOffset,
         wall_micros: u64,
     ) -> Option<u64> {
-        if numbering == Numbering::OfOwner {
-            return None;
-        }
         match round.answers().round.agreement() {
             Agreement::Agreed(token) => {
                 self.learn_clock_offset(numbering, offset, wall_micros, token);
@@ -263,6 +260,26 @@ mod tests {
     use super::*;
     use crate::node::Fault;
     use crate::protocol::instant::Instant;
+    use crate::redlock::Redlock;
+
+    #[test]
+    fn number_below_the_proposal_shows_the_clocks_only_if_no_other_hold_can_have_it() {
+        let wall_micros = 5_000_000;
+        for (numbering, granted, is_learned) in [
+            (Numbering::Raised, 1_000_000, true),
+            (Numbering::Joined, 1_000_000, false),
+            (Numbering::OfOwner, 1_000_000, false),
+            (Numbering::Joined, 9_000_000, true),
+            (Numbering::OfOwner, 9_000_000, true),
+        ] {
+            let redlock = Redlock::in_memory(3);
+            let coordinator = &redlock.core.coordinator;
+            let offset = ClockOffset::default();
+            coordinator.learn_clock_offset(numbering, offset, wall_micros, granted);
+            let learned = coordinator.clock_offset.load(Ordering::Relaxed);
+            assert_eq!(learned != 0, is_learned, "{numbering:?} {granted}");
+        }
+    }
 
     fn source(node: usize) -> Source {
         let now = Instant::from_nanos(1);

@@ -69,11 +69,11 @@ impl Coordinator {
 fn add_first_answers(first: &mut Answers, answers: &Answers) {
     if first.is_empty() {
         first.clone_from(answers);
-        return;
-    }
-    for (first_answer, answer) in first.iter_mut().zip(answers) {
-        if first_answer.0.is_err() {
-            first_answer.clone_from(answer);
+    } else {
+        for (first_answer, answer) in first.iter_mut().zip(answers) {
+            if first_answer.0.is_err() {
+                first_answer.clone_from(answer);
+            }
         }
     }
 }
@@ -81,6 +81,7 @@ fn add_first_answers(first: &mut Answers, answers: &Answers) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::redlock::Redlock;
 
     #[test]
     fn first_answer_of_each_master_is_kept() {
@@ -98,5 +99,15 @@ mod tests {
         assert_eq!(first, [failed(), held_by(b"a"), failed()]);
         add_first_answers(&mut first, &vec![held_by(b"b"), held_by(b"b"), failed()]);
         assert_eq!(first, [held_by(b"b"), held_by(b"a"), failed()]);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn deletion_is_sent_only_if_a_master_has_shown_a_lock() {
+        let redlock = Redlock::in_memory(3);
+        let force_release = || redlock.core.coordinator.force_release(b"r"[..].into());
+        let (_, is_deletion_sent) = force_release().await;
+        assert!(!is_deletion_sent, "the lock is free");
+        let _guard = redlock.acquire("r").await.expect("free");
+        let (_, is_deletion_sent) = force_release().await;
+        assert!(is_deletion_sent, "the lock is held");
     }
 }
