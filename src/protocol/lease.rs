@@ -238,6 +238,14 @@ mod tests {
     }
 
     #[test]
+    fn observer_of_an_election_asks_each_third_of_the_ttl_but_not_more_often_than_each_10_ms() {
+        for (ttl_ms, interval_ms) in [(9_000, 3_000), (30, 10), (33, 11), (29, 10), (3, 10)] {
+            let [ttl, interval] = [ttl_ms, interval_ms].map(Duration::from_millis);
+            assert_eq!(observe_interval(ttl), interval);
+        }
+    }
+
+    #[test]
     fn lock_is_not_at_risk_before_its_renewal_is_overdue() {
         let ms = Duration::from_millis;
         let threshold = |margin, drift| risk_threshold(margin, ms(9_000), drift, ms(900));

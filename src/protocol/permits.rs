@@ -85,6 +85,9 @@ mod tests {
         assert_eq!(occupied_slots(1, 0, 0), 1);
         assert_eq!(occupied_slots(1, 0, 1), 0);
         assert_eq!(occupied_slots(64, 1, 0), u64::MAX - 1);
+        // Requests with such numbers of permits are refused elsewhere.
+        assert_eq!(occupied_slots(0, 0, 0), 1);
+        assert_eq!(occupied_slots(65, 1, 0), u64::MAX - 1);
     }
 
     fn choose_slot(free: &[u64], granted: usize, asked_slot: u8, start: u8) -> Option<u8> {
@@ -137,6 +140,11 @@ mod tests {
     fn chosen_slot_is_one_that_a_majority_grants_or_shows_as_free() {
         assert_eq!(choose_slot(&[0b0001], 1, 0, 0), Some(0));
         assert_eq!(choose_slot(&[0b1000, 0b1000], 1, 0, 0), Some(3));
+        assert_eq!(
+            choose_slot(&[0b0010, 0b0011], 1, 0, 0),
+            Some(0),
+            "slot 0 must be chosen although two masters report slot 1 as free: the search begins at slot 0"
+        );
     }
 
     #[test]

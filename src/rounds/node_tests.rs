@@ -1,5 +1,6 @@
 //! Tests of whole attempts with masters that answer at once.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ struct GrantingNode {
     name: NodeName,
     number: u64,
     doubted_for: Option<Duration>,
-    /// How much time passes while the client asks whether the master's votes count.
+    /// How much time passes while the client asks whether the master's votes count, and while the master lists a page.
     delay: Duration,
     clock: ManualClock,
     /// The answer to a request that confirms a fencing number.
@@ -61,6 +62,14 @@ impl Node for GrantingNode {
                 self.confirmed.clone()
             }
             Request::Release { .. } => Ok(Answer::Released(true)),
+            // Each page has one key, and there is always another page.
+            Request::List { page } => {
+                self.clock.advance_by(self.delay);
+                Ok(Answer::Keys {
+                    cursor: page.cursor + 1,
+                    keys: vec![page.cursor.to_le_bytes().to_vec()],
+                })
+            }
             _ => Err(Fault::OutOfMemory),
         });
     }
@@ -200,6 +209,50 @@ async fn token_to_confirm_grows_to_the_counters_of_the_masters_and_never_shrinks
         assert_eq!(failure, Some(Some(Failure::Contention)), "{counter}");
         let confirms = confirms.lock().expect("no test panics here").clone();
         assert_eq!(confirms, tokens.map(|token| [token; 3]).concat());
+    }
+}
+
+#[tokio::test]
+async fn token_that_a_majority_confirms_is_used_although_a_master_has_other_holds_of_the_owner() {
+    let coordinator = masters(7, |index, node| {
+        node.number += index as u64;
+        if index == 0 {
+            node.confirmed = Ok(Answer::NotAlone);
+        }
+    });
+    let fencing = attempt(&coordinator).await.map_err(|lost| lost.0);
+    assert_eq!(fencing, Ok(Some(9)));
+}
+
+#[tokio::test]
+async fn clocks_of_the_masters_are_learned_also_if_their_counters_differ() {
+    for step in [0, 1] {
+        let coordinator = masters(600_000, |index, node| node.number += step * index as u64);
+        assert!(attempt(&coordinator).await.is_ok(), "{step}");
+        // The masters have raised the proposal 0. The next proposal is 5 ms above the largest number.
+        let learned = coordinator.clock_offset.load(Ordering::Relaxed);
+        assert_eq!(learned.unsigned_abs(), 605_000 + 2 * step);
+    }
+}
+
+#[tokio::test]
+async fn list_of_a_master_ends_at_the_wanted_number_of_keys_or_at_the_deadline() {
+    let ms = Duration::from_millis;
+    for (page_time, time, counts) in [
+        (Duration::ZERO, ms(1), [3, 3, 3]),
+        (ms(10), ms(20), [2, 0, 0]),
+        // The lists of the masters begin one after another, because each master answers at once.
+        (ms(10), ms(50), [3, 2, 0]),
+    ] {
+        let coordinator = masters(7, |_, node| node.delay = page_time);
+        let deadline = coordinator.now() + time;
+        let lists = coordinator.list(b"*", &|_| true, 3, deadline).await;
+        for (list, count) in lists.into_iter().zip(counts) {
+            let list = list.expect("the master answers");
+            assert_eq!((list.keys.len(), list.complete), (count, false), "{time:?}");
+            let pages = u32::try_from(count).expect("a small number");
+            assert_eq!(list.answer_time, page_time * pages, "{time:?}");
+        }
     }
 }
 

@@ -415,8 +415,16 @@ impl Collect for ValueAnswers {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::FutureExt as _;
+
     use super::*;
-    use crate::node::StoredValue;
+    use crate::node::memory::Masters;
+    use crate::node::memory::intercepted::intercepted;
+    use crate::node::{Reply, StoredValue, Token};
+    use crate::redlock::Redlock;
 
     /// The answers of three masters to a read. Each value is from this run of the server or from an earlier one, and
     /// was read together with this time on the master's clock.
@@ -572,5 +580,108 @@ mod tests {
             write_answers.writing(&read_answers),
             Some(WriteVerdict::Unknown)
         );
+    }
+    #[test]
+    fn write_counts_only_on_masters_that_have_not_restarted_since_the_read() {
+        let read = read_answers([(Some(true), None); 3]);
+        let written_by = |run: &str| {
+            let run = ServerRun::new(run);
+            Ok(Answer::Written { run })
+        };
+        let written = || written_by("run");
+        let after_restart = || written_by("next run");
+        let unsent = || Err(Fault::Down("off".into()));
+        let lost = || Err(timeout(Duration::ZERO));
+        for (answers, verdict) in [
+            (
+                [written(), written(), after_restart()],
+                WriteVerdict::Written,
+            ),
+            (
+                [written(), after_restart(), after_restart()],
+                WriteVerdict::Unknown,
+            ),
+            ([written(), unsent(), unsent()], WriteVerdict::Unknown),
+            ([lost(), unsent(), unsent()], WriteVerdict::Unknown),
+            ([unsent(), unsent(), unsent()], WriteVerdict::Nowhere),
+        ] {
+            let case = format!("{answers:?}");
+            let mut write = ValueAnswers::open(Quorum::new(3), Instant::from_nanos(0));
+            write.timed_answers = answers
+                .into_iter()
+                .map(|answer| Some((answer, Duration::ZERO)))
+                .collect();
+            assert_eq!(write.writing(&read), Some(verdict), "{case}");
+        }
+    }
+
+    #[test]
+    fn read_is_complete_on_all_masters_only_if_each_has_executed_it() {
+        let answers = read_answers([(None, None); 3]);
+        assert!(answers.has_read_all());
+        let names = ["a", "b", "c"].map(NodeName::new);
+        let reports = answers.reports(names.iter());
+        assert!(reports.iter().all(|report| !report.late), "{reports:?}");
+        for node in 0..3 {
+            let mut without_one = answers.clone();
+            without_one.timed_answers[node] = None;
+            assert!(!without_one.has_read_all(), "master {node}");
+        }
+    }
+
+    /// Polls a read whose last answer comes after this number of polls. Returns how many polls the read needs, and
+    /// whether it then has all answers.
+    fn polls_of_read(last_answer_after: usize) -> (usize, bool) {
+        let reads = Arc::<AtomicUsize>::default();
+        let last_reply = Arc::<Mutex<Option<Reply>>>::default();
+        let kept_reply = last_reply.clone();
+        let value_answer = || {
+            Ok(Answer::Value {
+                run: ServerRun::new("run"),
+                stored: None,
+                clock: None,
+            })
+        };
+        let nodes = intercepted(&Masters::new(3), move |request, reply| {
+            if !matches!(request, Request::Read { .. }) {
+                return Some(reply);
+            }
+            if reads.fetch_add(1, Ordering::Relaxed) < 2 || last_answer_after == 0 {
+                reply.answer(value_answer());
+            } else {
+                *kept_reply.lock().expect("not poisoned") = Some(reply);
+            }
+            None
+        });
+        let redlock = Redlock::builder().nodes(nodes).build();
+        let coordinator = redlock.expect("good settings").core.coordinator.clone();
+        let claim = Claim::new("", b"r", Token::from_bytes([1; 16]), true).into();
+        let has_majority = |answers: &ValueAnswers| answers.quorum.is_met_by(answers.usable);
+        let mut read = std::pin::pin!(coordinator.read_value(&claim, 7, has_majority));
+        let mut polls = 0;
+        loop {
+            polls += 1;
+            if let Some((answers, _)) = read.as_mut().now_or_never() {
+                return (polls, answers.is_complete());
+            }
+            let reply = last_reply.lock().expect("not poisoned").take();
+            match reply {
+                Some(reply) if polls == last_answer_after => reply.answer(value_answer()),
+                other => *last_reply.lock().expect("not poisoned") = other,
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn read_lets_other_tasks_run_three_times_while_an_answer_is_missing() {
+        for (last_answer_after, expected) in [
+            (0, (1, true)),
+            (1, (2, true)),
+            (3, (4, true)),
+            (100, (4, false)),
+        ] {
+            let polls = polls_of_read(last_answer_after);
+            assert_eq!(polls, expected, "{last_answer_after}");
+        }
     }
 }
