@@ -90,7 +90,6 @@ impl OwnLocks {
         let (chance, slot, key) =
             best_slot.unwrap_or_else(|| (SlotChance::Held, first, permit.key()));
         *counts.requested.entry(key.clone()).or_default() += 1;
-        drop(counts);
         SlotReservation {
             own_locks: self.clone(),
             key,
@@ -300,5 +299,13 @@ mod tests {
             );
             drop(reservation);
         }
+    }
+
+    #[test]
+    fn slots_above_the_largest_semaphore_are_left_out_of_the_slots_in_use() {
+        let own_locks = Arc::<OwnLocks>::default();
+        let too_large = Permit::new(Arc::from(&b"api"[..]), 63, 65);
+        own_locks.hold([too_large.key(), too_large.at(64).key()].iter());
+        assert_eq!(own_locks.slots(&too_large, None), (1 << 63, 0));
     }
 }

@@ -48,7 +48,23 @@ impl Watchers {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
+
+    #[test]
+    fn observer_is_notified_until_it_ends_whatever_other_observers_do() {
+        let watchers = Watchers::default();
+        let key: Arc<[u8]> = b"job".as_slice().into();
+        let [first, second] = [(); 2].map(|()| watchers.begin(&key));
+        let are_notified = || {
+            watchers.notify(&key);
+            [&first, &second].map(|signal| signal.notified().now_or_never().is_some())
+        };
+        assert_eq!(are_notified(), [true, true]);
+        watchers.end(&key, &first);
+        assert_eq!(are_notified(), [false, true]);
+    }
 
     #[tokio::test]
     async fn observer_receives_a_notification_sent_before_it_waits() {

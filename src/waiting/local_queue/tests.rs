@@ -191,6 +191,16 @@ fn try_acquire_never_waits_behind_others_in_the_local_queue() {
 }
 
 #[test]
+fn try_acquire_asks_the_masters_itself_if_the_last_waiter_has_moved_to_the_front() {
+    let queues = LocalQueues::new();
+    let [first_place, _second_place] = [(); 2].map(|()| queues.enter(&job_target()));
+    first_place.share_finding(Some(outage()));
+    assert!(queues.enter_if_free(&job_target()).is_err());
+    drop(first_place);
+    assert!(matches!(queues.enter_if_free(&job_target()), Ok(None)));
+}
+
+#[test]
 fn waiter_in_several_queues_is_at_the_front_only_if_it_is_first_in_all() {
     let queues = LocalQueues::new();
     let single_place = queues.enter(&job_target());
@@ -435,6 +445,7 @@ fn wait_ends_after_wake_ups_from_a_majority_or_soon_after_one_wake_up() {
         None,
         "a wake-up from the master that was free must not count"
     );
+    place.forget_wakes();
     queues.woken(0, b"job");
     assert_eq!(poll(wait.as_mut()), Some(()));
     // If only one wake-up comes, the wait ends `GRACE` after that wake-up.
