@@ -281,4 +281,22 @@ mod tests {
             assert_eq!(queue_name_of(other_key), other_key);
         }
     }
+
+    #[test]
+    fn all_keys_of_a_lock_except_the_lock_key_are_reserved() {
+        for family in Family::ALL {
+            let key = family.key_of(b"api");
+            assert_eq!(is_reserved(&key), family != Family::Lock, "{family:?}");
+        }
+        for key in [&slot_key(b"api", 3)[..], &semaphore_queue_name(b"api")] {
+            assert!(is_reserved(key), "{key:?}");
+        }
+    }
+
+    #[test]
+    fn pattern_of_a_prefix_escapes_the_characters_with_a_special_meaning() {
+        assert_eq!(pattern_of_prefix(b""), b"*");
+        assert_eq!(pattern_of_prefix(b"a:b"), b"a:b*");
+        assert_eq!(pattern_of_prefix(br"*?[a]\"), br"\*\?\[a\]\\*");
+    }
 }

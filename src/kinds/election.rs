@@ -295,9 +295,7 @@ impl Observation {
     /// Waits until the next request is due, or until an announcement of a new leader arrives.
     async fn wait_until_due(&mut self) {
         let coordinator = &self.redlock.core.coordinator;
-        if coordinator.now() >= self.poll_at {
-            return;
-        }
+        // If the request is due already, the timer ends at once.
         let timer = coordinator.runtime.sleep_until(self.poll_at);
         let announcement = std::pin::pin!(self.announced.notified());
         futures::future::select(timer, announcement).await;
@@ -438,9 +436,46 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::*;
-    use crate::node::memory::{Condition, Masters};
+    use crate::keys::Family;
+    use crate::node::memory::intercepted::intercepted;
+    use crate::node::memory::{Condition, Masters, MemoryNode};
+    use crate::settings::Order;
 
     const TTL: Duration = Duration::from_secs(12);
+
+    /// The lock value of holder `n`, as the masters store it.
+    fn lock_value(n: u8) -> [u8; 32] {
+        Token::from_bytes([n; 16]).to_hex()
+    }
+
+    /// The stored note of holder `n` with a text and a term. An empty text stands for a note that contains only a term.
+    fn stored_note(n: u8, text: &str, term: u64) -> Vec<u8> {
+        let pid = u32::from(!text.is_empty());
+        let note = format!(" 1\t{pid}\thost\tprogram\t{text}\t{term}");
+        [&lock_value(n)[..], note.as_bytes()].concat()
+    }
+
+    /// Stores a lock of holder `n` on one master, without a fencing counter and without a note.
+    fn put_lock(master: &MemoryNode, n: u8, ttl: Duration) {
+        master.with_master(|master, now| master.put_text(now, b"job", &lock_value(n), Some(ttl)));
+    }
+
+    fn put_counter(master: &MemoryNode, counter: u64) {
+        assert!(master.with_master(|master, now| master.carry(now, b"job", counter)));
+    }
+
+    fn put_note(master: &MemoryNode, note: &[u8]) {
+        let key = Family::Note.key_of(b"job");
+        master.with_master(|master, now| master.put_text(now, &key, note, None));
+    }
+
+    /// The leader that the masters show now; `None` if they show no leader.
+    async fn leader_now(observer: &mut Observation) -> Option<Leader> {
+        match observer.find_leader().await {
+            LeaderSearch::Leader(_, leader) => Some(leader),
+            LeaderSearch::Nobody | LeaderSearch::Unknown => None,
+        }
+    }
 
     fn election(masters: &Masters) -> Election {
         let redlock = Redlock::builder().in_memory_on(masters).build();
@@ -516,18 +551,22 @@ mod tests {
         let masters = Masters::new(3);
         let mut observer = election(&masters).observe().expect("a valid name");
         observer.observed.update(Some((1, 4, true)));
-        let leader = |term| Leader { term, note: None };
+        let note = Note::read(&stored_note(7, "me", 5), &lock_value(7));
+        assert!(note.is_some(), "the note must be readable");
         let nanosecond = Duration::from_nanos(1);
-        for (passed, term, is_early) in [
-            (Duration::ZERO, 4, false),
-            (Duration::ZERO, 5, true),
-            (NOTE_TIMEOUT.saturating_sub(nanosecond), 5, true),
-            (nanosecond, 5, false),
-            (Duration::ZERO, 6, true),
+        for (passed, term, has_note, is_early) in [
+            (Duration::ZERO, 4, false, false),
+            (Duration::ZERO, 5, false, true),
+            (Duration::ZERO, 5, true, false),
+            (NOTE_TIMEOUT.saturating_sub(nanosecond), 5, false, true),
+            (nanosecond, 5, false, false),
+            (Duration::ZERO, 6, false, true),
         ] {
             tokio::time::advance(passed).await;
             let now = observer.redlock.core.coordinator.now();
-            assert_eq!(observer.is_early(&leader(term)), is_early, "{term}");
+            let note = note.clone().filter(|_| has_note);
+            let leader = Leader { term, note };
+            assert_eq!(observer.is_early(&leader), is_early, "{leader:?}");
             if is_early {
                 assert_eq!(observer.poll_at.saturating_since(now), NOTE_TIMEOUT / 10);
             }
@@ -552,5 +591,110 @@ mod tests {
             "{:?}",
             started_at.elapsed()
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leader_is_known_until_its_own_last_key_expires_and_asked_for_right_afterwards() {
+        let masters = Masters::new(3);
+        let (first, last) = (Duration::from_secs(2), Duration::from_secs(3));
+        assert!(last < observe_interval(TTL));
+        for (master, ttl) in masters.iter().zip([first, last]) {
+            put_lock(master, 1, ttl);
+            put_counter(master, 5);
+        }
+        // The third master shows another holder, whose key expires later and who has a note of the same term.
+        put_lock(&masters[2], 2, 10 * TTL);
+        put_note(&masters[2], &stored_note(2, "other", 5));
+        let mut observer = election(&masters).observe().expect("a valid name");
+        let leader = leader_now(&mut observer).await;
+        let expected = Leader {
+            term: 5,
+            note: None,
+        };
+        assert_eq!(leader, Some(expected));
+        let now = observer.redlock.core.coordinator.now();
+        assert_eq!(observer.leader_known_until, now + last);
+        assert_eq!(
+            observer.poll_at,
+            now + last + Duration::from_millis(1),
+            "the next request is due when all keys have expired"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn note_of_a_leader_is_one_with_a_text_that_was_written_in_its_term() {
+        // For each master, the text and the term of the note; then the text of the leader's note.
+        for (notes, text) in [
+            ([None, None, Some(("me", 4))], None),
+            ([Some(("", 5)), Some(("me", 5)), None], Some("me")),
+            ([None, Some(("me", 5)), Some(("", 5))], Some("me")),
+            ([Some(("", 5)), None, None], None),
+        ] {
+            let masters = Masters::new(3);
+            for (master, note) in masters.iter().zip(notes) {
+                put_lock(master, 1, TTL);
+                put_counter(master, 5);
+                if let Some((text, term)) = note {
+                    put_note(master, &stored_note(1, text, term));
+                }
+            }
+            let mut observer = election(&masters).observe().expect("a valid name");
+            let leader = leader_now(&mut observer).await.expect("a leader");
+            assert_eq!(leader.term, 5, "{notes:?}");
+            let shown_text = leader.note.and_then(|note| note.text);
+            assert_eq!(shown_text.as_deref(), text, "{notes:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn term_of_a_reported_leader_stays_known_after_the_masters_have_lost_it() {
+        let masters = Masters::new(3);
+        for master in masters.iter() {
+            put_lock(master, 1, TTL);
+        }
+        let mut observer = election(&masters).observe().expect("a valid name");
+        assert_eq!(leader_now(&mut observer).await, None, "no term is known");
+        let value = u128::from_be_bytes([1; 16]);
+        observer.observed.update(Some((value, 5, true)));
+        let leader = leader_now(&mut observer).await;
+        assert_eq!(leader.map(|leader| leader.term), Some(5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leader_that_was_reported_without_its_note_is_reported_again_with_the_note() {
+        let masters = Masters::new(3);
+        for master in masters.iter() {
+            put_lock(master, 1, TTL);
+            put_counter(master, 5);
+        }
+        let mut observer = election(&masters).observe().expect("a valid name");
+        let without_note = observer.next().await.expect("a leader");
+        assert_eq!((without_note.term, without_note.note), (5, None));
+        put_note(&masters[1], &stored_note(1, "me", 5));
+        let with_note = observer.next().await.expect("the same leader");
+        assert_eq!(with_note.term, 5);
+        assert!(with_note.note.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn announcements_are_cancelled_by_the_last_observer_of_an_election() {
+        for (order, cancelled_by_last) in [(Order::Fair, 3), (Order::Unordered, 0)] {
+            let cancel_count = Arc::new(AtomicUsize::new(0));
+            let counter = cancel_count.clone();
+            let nodes = intercepted(&Masters::new(3), move |request, reply| {
+                if matches!(request, Request::Watch { on: false, .. }) {
+                    counter.fetch_add(1, Ordering::SeqCst);
+                }
+                Some(reply)
+            });
+            let redlock = Redlock::builder().nodes(nodes).order(order).build();
+            let election = redlock.expect("good settings").election("job");
+            let [first, last] = [(); 2].map(|()| election.observe().expect("a valid name"));
+            drop(first);
+            assert_eq!(cancel_count.load(Ordering::SeqCst), 0, "{order:?}");
+            drop(last);
+            let count = cancel_count.load(Ordering::SeqCst);
+            assert_eq!(count, cancelled_by_last, "{order:?}");
+        }
     }
 }
