@@ -139,9 +139,9 @@ impl MastersChange<'_> {
         missing_conditions.extend(survey_before.faults_where(|master| master.is_next));
         missing_conditions
             .extend(survey_before.unfit_next_masters(self.redlock.core.options.max_ttl));
-        if self.configuration.first_marker() > 0
-            && !survey_before.is_open_for(self.configuration.first_marker() - 2)
-        {
+        // The number with which the previous replacement opened the masters. Generation 0 has no previous one.
+        let opening_number = self.configuration.first_marker().checked_sub(2);
+        if opening_number.is_some_and(|number| !survey_before.is_open_for(number)) {
             missing_conditions.push(
                 "masters_generation is above 0, but the previous replacement has not completed its step `open`: finish \
                  that replacement first"

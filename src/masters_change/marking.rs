@@ -1,7 +1,7 @@
 //! Writes the generation marker to masters that have never been replaced. A missing marker then shows that a master has
 //! lost its data, or that a different server has its address (docs/protocol.md, "Generation markers").
 
-use super::{ChangeError, Survey, refuse_if_missing};
+use super::{ChangeError, MastersChange, Survey, refuse_if_missing};
 use crate::node::change::{ClientKind, MasterSeen};
 use crate::protocol::marker::Marker;
 use crate::redlock::Redlock;
@@ -30,8 +30,14 @@ impl Redlock {
     ///
     /// If a master fails during the call, other masters may already have the marker.
     pub async fn mark_masters(&self) -> Result<Survey, ChangeError> {
-        let change = self.masters_change()?;
-        let survey_before = change.survey().await;
+        self.masters_change()?.mark().await
+    }
+}
+
+impl MastersChange<'_> {
+    /// Does what [`Redlock::mark_masters`] describes.
+    pub(super) async fn mark(&self) -> Result<Survey, ChangeError> {
+        let survey_before = self.survey().await;
         // If any master has a marker, clients treat a missing marker as lost: restore it. If no master has a marker, or
         // none that bears the configured name, write the first markers.
         let has_any_marker = |is_selected: &dyn Fn(Marker) -> bool| {
@@ -44,24 +50,15 @@ impl Redlock {
         if is_first {
             missing_conditions.extend(survey_before.faults());
         }
-        missing_conditions.extend(change.alternating_addresses(&survey_before).await);
+        missing_conditions.extend(self.alternating_addresses(&survey_before).await);
         refuse_if_missing(missing_conditions)?;
-        let survey_after = change
-            .raise_markers_restoring(0, |_| restores_markers)
-            .await;
+        let survey_after = self.raise_markers_restoring(0, |_| restores_markers).await;
         // The address may have led to another server just now.
         refuse_if_missing(
             survey_before.alternating_addresses(std::slice::from_ref(&survey_after)),
         )?;
-        let marked_masters = survey_after.masters_where(|master| {
-            master
-                .marker()
-                .is_some_and(|marker| survey_after.is_own(marker))
-        });
-        let has_all = !is_first || marked_masters == survey_after.masters_where(|_| true);
-        let is_enough = has_all && survey_after.quorum.is_met_by(marked_masters);
         refuse_if_missing(survey_after.missing_unless(
-            is_enough,
+            survey_after.has_own_markers(is_first),
             "not all masters have a generation marker: run the step `mark` again",
         ))?;
         Ok(survey_after)
@@ -131,6 +128,15 @@ impl Survey {
         missing_conditions
     }
 
+    /// Whether enough masters have the marker of this configuration. If the markers are the first ones (`is_first`),
+    /// all masters must have it, otherwise a majority.
+    fn has_own_markers(&self, is_first: bool) -> bool {
+        let marked_masters =
+            self.masters_where(|master| master.marker().is_some_and(|marker| self.is_own(marker)));
+        let has_all = !is_first || marked_masters == self.masters_where(|_| true);
+        has_all && self.quorum.is_met_by(marked_masters)
+    }
+
     fn is_own(&self, marker: Marker) -> bool {
         let own_number = self.configuration.first_marker();
         marker.number == own_number
@@ -146,6 +152,7 @@ mod tests {
         NO, assert_lines, client, client_at, configuration, survey,
     };
     use crate::protocol::marker::{Configuration, Fingerprint};
+    use crate::protocol::quorum::Quorum;
 
     fn masters_print() -> Option<Fingerprint> {
         configuration().print_at(0)
@@ -274,5 +281,20 @@ mod tests {
         }));
         let print = Fingerprint::new(["x"]);
         assert!(!survey.is_own(Marker { print, ..marker }));
+    }
+
+    #[test]
+    fn first_markers_must_be_on_all_masters_and_later_ones_on_a_majority() {
+        // For each master, the number of its marker. The configuration writes the number 4.
+        for (numbers, enough_as_first, enough_as_later) in [
+            ([4, 4, 4], true, true),
+            ([4, 4, 3], false, true),
+            ([4, 3, 3], false, false),
+        ] {
+            let mut survey = survey_at(1, &numbers.map(|number| (number, None)));
+            survey.quorum = Quorum::new(3);
+            let is_enough = [true, false].map(|is_first| survey.has_own_markers(is_first));
+            assert_eq!(is_enough, [enough_as_first, enough_as_later], "{numbers:?}");
+        }
     }
 }

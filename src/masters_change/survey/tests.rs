@@ -185,6 +185,12 @@ fn master_counts_as_closed_throughout_only_if_it_was_closed_in_both_surveys_of_o
     assert_eq!(earlier.closed_throughout(&later), set_of(&[0, 3]));
     later.masters[5].seen.run_id = earlier.masters[5].seen.run_id.clone();
     assert_eq!(earlier.closed_throughout(&later), set_of(&[0, 3, 5]));
+    // Without a run id, nobody knows whether the server was restarted.
+    let mut earlier = earlier;
+    for survey in [&mut earlier, &mut later] {
+        survey.masters[0].seen.run_id = None;
+    }
+    assert_eq!(earlier.closed_throughout(&later), set_of(&[3, 5]));
 }
 
 #[test]
