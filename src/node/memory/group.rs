@@ -319,19 +319,19 @@ impl Master {
         for (part, held) in group.parts().iter().zip(lock_values) {
             let key = &part.key;
             // Delete the client's hold with its note. A shared key stays until the last hold has left.
-            let (mut was_held, mut is_free) = (false, held.is_none());
+            let (mut was_held, mut was_freed) = (false, false);
             if held == Some(part.mode.lock_value(&value)) {
                 if part.class().is_some() {
                     if claim.is_noted() {
                         self.remove(&keys::hold_note_key(&value, key));
                     }
-                    (was_held, is_free) = self.remove_hold(now, key, value);
+                    (was_held, was_freed) = self.remove_hold(now, key, value);
                 } else {
                     self.remove(key);
                     if claim.is_noted() {
                         self.drop_note(now, key);
                     }
-                    (was_held, is_free) = (true, true);
+                    (was_held, was_freed) = (true, true);
                 }
             }
             own_count += usize::from(was_held);
@@ -342,7 +342,7 @@ impl Master {
                 && own_place
                     .as_ref()
                     .is_some_and(|own_place| queue.remove(own_place));
-            if was_held && is_free || has_left {
+            if was_freed || has_left {
                 queue.purge(ms);
                 let shared = Class::Shared.lock_value();
                 let held_now = self.text(now, key).ok().flatten().map(<[u8]>::to_vec);
@@ -358,7 +358,7 @@ impl Master {
     /// Removes the hold `value` from a shared lock. Returns two flags:
     ///
     /// - whether the hold existed;
-    /// - whether the key is free after the removal.
+    /// - whether the removal of the hold has freed the key.
     fn remove_hold(&mut self, now: u64, key: &[u8], value: [u8; 32]) -> (bool, bool) {
         let members = self.holds.get_mut(key);
         let was_held = members.is_some_and(|members| {
@@ -371,7 +371,7 @@ impl Master {
         match latest_expiry {
             None => {
                 self.remove(key);
-                (was_held, true)
+                (was_held, was_held)
             }
             Some(until) => {
                 if was_held {
@@ -433,7 +433,7 @@ impl Master {
         };
         // A shared key: the hold may be missing even if the key exists.
         let has_hold = held_value.is_some() && self.lists_hold(key, value);
-        if has_hold && self.is_broken(now, key, &value) == Ok(true) {
+        if self.is_broken(now, key, &value) == Ok(true) {
             return Ok(Extended::NotOurs);
         }
         // Do not restore a force-released hold, even if the lock has new holds.
@@ -444,7 +444,7 @@ impl Master {
         let counter = self.counter(now, key)?;
         if *class != Class::Shared && counter > number {
             return Ok(Extended::NotOurs);
-        } else if !has_hold && counter > number && held_value.is_none() {
+        } else if counter > number && held_value.is_none() {
             self.set_counter(now, key, counter + 1);
         } else if counter < number {
             self.set_counter(now, key, number);

@@ -153,10 +153,13 @@ impl WaiterQueue {
             value: self.ticket.to_be_bytes().to_vec(),
             until: Some(self.expires * 1000),
         };
-        let places = self.queue.iter().map(|(ticket, waiter)| Item {
-            id: ItemId::new(ItemKind::Place, key, waiter.as_bytes()),
-            value: ticket.to_be_bytes().to_vec(),
-            until: Some(self.alive.get(waiter).copied().unwrap_or(0) * 1000),
+        let places = self.queue.iter().filter_map(|(ticket, waiter)| {
+            let expires = self.alive.get(waiter)?;
+            Some(Item {
+                id: ItemId::new(ItemKind::Place, key, waiter.as_bytes()),
+                value: ticket.to_be_bytes().to_vec(),
+                until: Some(expires * 1000),
+            })
         });
         std::iter::once(queue).chain(places)
     }

@@ -484,9 +484,7 @@ impl Master {
         }
         let is_broken_lock = self.is_broken(now, claim.key(), &claim.token().to_hex());
         match self.text(now, claim.key()) {
-            Ok(Some(held)) if held == claim.token().to_hex() && is_broken_lock == Ok(true) => {
-                Extended::NotOurs
-            }
+            Ok(Some(_)) if is_broken_lock == Ok(true) => Extended::NotOurs,
             Ok(Some(held)) if held == claim.token().to_hex() => {
                 let ttl_left = self.ttl_left(now, claim.key());
                 if ttl_left.is_none_or(|ttl_left| ttl_left < item.ttl) {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Master;
 use super::items::{Item, ItemId, ItemKind};
+use super::{Master, MemoryNode};
 use crate::keys::Family;
 use crate::node::{
-    Answer, Claim, Class, Ended, ExtendItem, Extended, Fairness, Group, Mode, NoteItem, Part,
-    Permit, Request, StoredValue, Ticket, Token,
+    Answer, Claim, Class, Ended, ExtendItem, Extended, Fairness, Group, Mode, Node as _, NoteItem,
+    Part, Permit, Reply, Request, StoredValue, Subscriber, Ticket, Token, WakeSink,
 };
 
 /// The time on the master's clock, in microseconds.
@@ -486,4 +486,257 @@ fn fencing_counter_is_needed_until_one_day_after_the_time_that_it_shows() {
     assert!(!counter.is_counter_needed_at(until));
     assert!(!item(b"nightly", &NOW.to_string()).is_counter_needed_at(NOW));
     assert!(!item(&key, "no number").is_counter_needed_at(NOW));
+}
+
+#[test]
+fn expired_key_does_not_count_as_a_key_of_the_master() {
+    let mut master = Master::default();
+    acquire(&mut master, NOW, &claim(1, None), 30);
+    // The two keys are the lock and its counter.
+    assert_eq!(master.len(NOW + 30 * SECOND - 1), 2);
+    assert_eq!(master.len(NOW + 30 * SECOND), 1);
+}
+
+#[test]
+fn ticket_of_an_empty_queue_is_a_key_until_it_is_forgotten() {
+    let mut master = Master::default();
+    acquire(&mut master, NOW, &claim(1, None), 600);
+    let waiter = claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 60)));
+    acquire(&mut master, NOW, &waiter, 30);
+    let request = Request::Release {
+        claim: waiter,
+        leave: true,
+    };
+    assert_eq!(master.apply(NOW, &request), Ok(Answer::Released(false)));
+    // The three keys are the lock, its counter, and the ticket.
+    assert_eq!(master.len(NOW), 3);
+    master.forget_ticket(b"nightly");
+    assert_eq!(master.len(NOW), 2);
+}
+
+#[test]
+fn waiter_is_listed_until_its_place_expires_even_if_the_ticket_of_the_queue_lives_longer() {
+    let mut master = Master::default();
+    acquire(&mut master, NOW, &claim(1, None), 600);
+    let gone = claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 60)));
+    acquire(&mut master, NOW, &gone, 30);
+    let leave = Request::Release {
+        claim: gone,
+        leave: true,
+    };
+    assert_eq!(master.apply(NOW, &leave), Ok(Answer::Released(false)));
+    let waiter = claim(3, Some(ticket("bbbbbbbbbbbbbbbb:1", 2, 10)));
+    acquire(&mut master, NOW, &waiter, 30);
+    let mut listed_at = |now| {
+        let key = b"nightly"[..].into();
+        match master.apply(now, &Request::Status { key }) {
+            Ok(Answer::State(state)) => state.queue.len(),
+            other => panic!("the master must show the state of the lock: {other:?}"),
+        }
+    };
+    let expiry = NOW + 10 * SECOND;
+    assert_eq!([listed_at(expiry - 1_000), listed_at(expiry)], [1, 0]);
+}
+
+/// A claim on the only slot of the semaphore `seats`. With a number, the claim takes a place in the queue for some
+/// seconds if the slot is held.
+fn slot_claim(token: u8, place: Option<(u64, u64)>) -> Arc<Claim> {
+    let permit = Permit::new(b"seats"[..].into(), 0, 1);
+    let place = place.map(|(number, seconds)| ticket(&format!("{number:016}:1"), number, seconds));
+    let claim = Claim::new("", &permit.key(), Token::from_bytes([token; 16]), true);
+    let claim = claim.with_fairness(Fairness::Fair(place.map(Box::new)));
+    Arc::new(claim.with_permit(permit))
+}
+
+#[test]
+fn slot_goes_to_the_first_waiter_whose_place_has_not_expired() {
+    let expiry = NOW + 10 * SECOND;
+    for (now, first_is_alive) in [(expiry - 1_000, true), (expiry, false)] {
+        let mut master = Master::default();
+        let holder = slot_claim(1, None);
+        assert_granted(&acquire(&mut master, NOW, &holder, 60));
+        let (first, second) = (slot_claim(2, Some((2, 10))), slot_claim(3, Some((3, 20))));
+        for waiter in [&first, &second] {
+            let answer = acquire(&mut master, NOW, waiter, 30);
+            assert!(matches!(answer, Answer::Refused { .. }), "{answer:?}");
+        }
+        release(&mut master, now, &holder);
+        let woken_process = if first_is_alive { 2 } else { 3 };
+        assert_eq!(woken(&mut master), [format!("{woken_process:016}")]);
+        let answer = acquire(&mut master, now, &second, 30);
+        let is_granted = matches!(answer, Answer::Granted { .. });
+        assert_eq!(is_granted, !first_is_alive, "{answer:?}");
+    }
+}
+
+#[test]
+fn slot_goes_to_a_waiter_after_the_place_of_the_waiter_before_it_has_expired() {
+    let mut master = Master::default();
+    assert_granted(&acquire(&mut master, NOW, &slot_claim(1, None), 5));
+    let (first, second) = (slot_claim(2, Some((2, 10))), slot_claim(3, Some((3, 20))));
+    for waiter in [&first, &second] {
+        acquire(&mut master, NOW, waiter, 30);
+    }
+    // The slot is free, but nobody has released it, so nobody has checked the places.
+    let answer = acquire(&mut master, NOW + 9 * SECOND, &second, 30);
+    assert!(matches!(answer, Answer::Refused { .. }), "{answer:?}");
+    assert_granted(&acquire(&mut master, NOW + 10 * SECOND, &second, 30));
+}
+
+#[test]
+fn release_of_a_slot_for_which_nobody_waits_leaves_no_queue() {
+    let mut master = Master::default();
+    let holder = slot_claim(1, None);
+    assert_granted(&acquire(&mut master, NOW, &holder, 60));
+    release(&mut master, NOW, &holder);
+    assert!(master.queues.is_empty());
+}
+
+#[test]
+fn hold_with_a_value_of_a_wrong_length_is_read_without_an_error() {
+    for (length, is_complete) in [(31, false), (32, true), (40, true)] {
+        let mut master = Master::default();
+        master.put(Item {
+            id: ItemId::new(ItemKind::Hold, b"doc", &vec![b'7'; length]),
+            value: Vec::new(),
+            until: Some(NOW + SECOND),
+        });
+        let [(value, _)] = master.standing(b"doc") else {
+            panic!("the master must have one hold");
+        };
+        assert_eq!(*value == [b'7'; 32], is_complete, "{length} bytes");
+    }
+}
+
+#[test]
+fn end_of_a_long_note_is_not_shown() {
+    // The term of a leader is at the end of its note.
+    for (length, term) in [(4_000, Some(5)), (4_096, None)] {
+        let mut master = Master::default();
+        acquire(&mut master, NOW, &claim(1, None), 30);
+        let program = "x".repeat(length);
+        let note = format!(" 1\t7\thost\t{program}\ttext\t5");
+        let note = [&Token::from_bytes([1; 16]).to_hex()[..], note.as_bytes()].concat();
+        master.put_text(NOW, &Family::Note.key_of(b"nightly"), &note, None);
+        let key = b"nightly"[..].into();
+        let Ok(Answer::State(state)) = master.apply(NOW, &Request::Status { key }) else {
+            panic!("the master must show the state of the lock");
+        };
+        assert_eq!(state.term, term, "{length} bytes");
+        assert!(state.note.is_some(), "{length} bytes");
+    }
+}
+
+#[test]
+fn text_that_is_no_value_of_this_library_is_neither_read_nor_changed() {
+    let holder = claim(1, None);
+    for (text, is_value) in [
+        ("5 1 text", true),
+        ("5 1 ", true),
+        ("5  text", false),
+        ("5 1", false),
+        ("0 1 text", false),
+        ("+5 1 text", false),
+        ("text", false),
+    ] {
+        let mut master = Master::default();
+        assert_granted(&acquire(&mut master, NOW, &holder, 30));
+        let key = Family::Value.key_of(b"nightly");
+        master.put_text(NOW, &key, text.as_bytes(), None);
+        let (claim, token) = (holder.clone(), NOW);
+        let answer = master.apply(NOW, &Request::Read { claim, token });
+        assert_eq!(answer.is_ok(), is_value, "{text:?}: {answer:?}");
+        let stored = master.text(NOW, &key).expect("a string");
+        assert_eq!(stored, Some(text.as_bytes()));
+    }
+}
+
+#[test]
+fn force_release_of_readers_deletes_the_notes_of_their_holds() {
+    let reading = Mode::Class(Class::Shared);
+    let reader = group_claim(1, &[b"nightly"], &reading, None);
+    let value = reader.token().to_hex();
+    let mut master = Master::default();
+    assert_granted(&acquire(&mut master, NOW, &reader, 30));
+    let note_key = crate::keys::hold_note_key(&value, b"nightly");
+    master.put_text(NOW, &note_key, b"a note of the reader", None);
+    let marker = Class::Shared.lock_value();
+    let counter = NOW.to_string();
+    let record = [&marker[..], b"\t", counter.as_bytes(), b"\n", &value].concat();
+    let request = Request::Break {
+        key: b"nightly"[..].into(),
+        ended: [Ended::new(&marker, &record)].into(),
+        delete: true,
+    };
+    let answer = master.apply(NOW, &request);
+    assert!(matches!(answer, Ok(Answer::State(_))), "{answer:?}");
+    assert_eq!(master.peek(NOW, b"nightly").holder, None);
+    assert!(!master.exists(NOW, &note_key));
+}
+
+#[test]
+fn break_record_has_at_most_64_kib() {
+    let value = Token::from_bytes([1; 16]).to_hex();
+    let line_length = value.len() + 2;
+    for (length_before, fits) in [(65_536 - line_length, true), (65_537 - line_length, false)] {
+        let mut master = Master::default();
+        let key = Family::Broken.key_of(b"nightly");
+        master.put_text(NOW, &key, &vec![b'x'; length_before], None);
+        let request = Request::Break {
+            key: b"nightly"[..].into(),
+            ended: [Ended::new(&value, &value)].into(),
+            delete: true,
+        };
+        let answer = master.apply(NOW, &request);
+        assert_eq!(answer.is_ok(), fits, "{answer:?}");
+        let is_broken = master.is_broken(NOW, b"nightly", &value);
+        assert_eq!(is_broken, Ok(fits), "{length_before} bytes before");
+    }
+}
+
+/// Records the index of the master in each wake-up.
+#[derive(Default)]
+struct Woken(std::sync::Mutex<Vec<usize>>);
+
+impl WakeSink for Woken {
+    fn woken(&self, node: usize, _: &[u8]) {
+        self.0.lock().expect("not poisoned").push(node);
+    }
+}
+
+#[test]
+fn wake_up_reaches_only_the_process_of_the_first_waiter() {
+    let node = MemoryNode::new("memory-1");
+    let woken = Arc::new(Woken::default());
+    for (index, process) in ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"].iter().enumerate() {
+        let (process, sink) = ((*process).into(), woken.clone());
+        node.subscribe(Subscriber {
+            process,
+            node: index,
+            sink,
+        });
+    }
+    let holder = claim(1, None);
+    node.with_master(|master, now| {
+        acquire(master, now, &holder, 30);
+        let waiter = claim(2, Some(ticket("bbbbbbbbbbbbbbbb:1", 1, 60)));
+        acquire(master, now, &waiter, 30);
+    });
+    let request = Request::Release {
+        claim: holder,
+        leave: true,
+    };
+    node.send(request, Reply::ignored());
+    assert_eq!(*woken.0.lock().expect("not poisoned"), [1]);
+}
+
+#[test]
+fn each_restart_of_a_master_begins_the_next_run() {
+    let node = MemoryNode::new("memory-1");
+    let run = || node.with_master(|master, _| master.run().as_str().to_owned());
+    assert_eq!(run(), "1");
+    node.restart();
+    assert_eq!(run(), "2");
+    node.forget();
+    assert_eq!(run(), "3");
 }

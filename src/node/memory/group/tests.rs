@@ -369,3 +369,299 @@ fn writer_whose_lock_was_force_released_does_not_become_a_reader_and_may_ask_aga
     };
     assert_eq!(ttl_left, Some(Duration::ZERO));
 }
+
+/// The holds of `doc` that the master lists, as the number of each process and its expiry in seconds after [`NOW`].
+/// Contains expired holds that the master has not deleted yet.
+fn listed_holds(master: &Master) -> Vec<(u8, u64)> {
+    let holds = master.standing(b"doc").iter();
+    let expiry = |until: &u64| (until - NOW / 1000) / 1000;
+    let hold = |(value, until): &([u8; 32], u64)| {
+        let number = Token::from_hex(value).expect("the value of a hold");
+        (number.to_bytes()[0], expiry(until))
+    };
+    holds.map(hold).collect()
+}
+
+#[test]
+fn request_of_a_reader_deletes_the_holds_that_have_expired() {
+    for (requested_after, listed) in [(4, &[1, 2, 3][..]), (5, &[2, 3])] {
+        let mut master = Master::default();
+        assert!(acquires(&mut master, NOW, &reader(1), 5));
+        assert!(acquires(&mut master, NOW, &reader(2), 30));
+        let later = NOW + requested_after * SECOND;
+        assert!(acquires(&mut master, later, &reader(3), 30));
+        let holds = listed_holds(&master);
+        let numbers: Vec<u8> = holds.iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, listed, "after {requested_after} s");
+    }
+}
+
+#[test]
+fn release_of_a_reader_deletes_the_holds_that_have_expired() {
+    let mut master = Master::default();
+    for (n, seconds) in [(1, 5), (2, 30), (3, 20)] {
+        assert!(acquires(&mut master, NOW, &reader(n), seconds));
+    }
+    release(&mut master, NOW + 6 * SECOND, &reader(3));
+    assert_eq!(listed_holds(&master), [(2, 30)]);
+}
+
+/// A claim of process 1 on `doc` and `other`, as a reader.
+fn reader_of_two() -> Arc<Claim> {
+    let part = |key: &[u8]| Part {
+        key: key.into(),
+        mode: Mode::Class(Class::Shared),
+    };
+    let group = Group::new(vec![part(b"doc"), part(b"other")]);
+    let claim = Claim::new("", b"doc", token(1), true).with_fairness(Fairness::Fair(None));
+    Arc::new(claim.with_group(group))
+}
+
+/// The master lost one of two keys, so it grants the claim again.
+#[test]
+fn last_request_of_a_reader_determines_when_its_hold_expires() {
+    let mut master = Master::default();
+    assert!(acquires(&mut master, NOW, &reader_of_two(), 30));
+    assert_eq!(listed_holds(&master), [(1, 30)]);
+    master.remove(b"other");
+    assert!(acquires(&mut master, NOW, &reader_of_two(), 5));
+    assert_eq!(listed_holds(&master), [(1, 5)]);
+    assert_eq!(
+        expiry(&mut master, NOW),
+        Some(30),
+        "the key may be of other readers"
+    );
+}
+
+#[test]
+fn renewal_never_shortens_a_hold() {
+    let mut master = Master::default();
+    assert!(acquires(&mut master, NOW, &reader(1), 60));
+    assert_eq!(extend(&mut master, &reader(1)), Extended::Kept);
+    assert_eq!(listed_holds(&master), [(1, 60)]);
+    assert_eq!(expiry(&mut master, NOW), Some(60));
+    let mut master = Master::default();
+    assert!(acquires(&mut master, NOW, &reader(1), 5));
+    assert_eq!(extend(&mut master, &reader(1)), Extended::Kept);
+    assert_eq!(listed_holds(&master), [(1, 30)]);
+}
+
+/// The master evicted the lock key, but not yet the list of the holds.
+#[test]
+fn renewal_of_a_reader_whose_key_is_missing_restores_only_this_reader() {
+    let mut master = Master::default();
+    for n in [1, 2] {
+        assert!(acquires(&mut master, NOW, &reader(n), 60));
+    }
+    master.remove(b"doc");
+    assert_eq!(extend(&mut master, &reader(1)), Extended::Restored);
+    assert_eq!(listed_holds(&master), [(1, 30)]);
+    assert!(master.peek(NOW, b"doc").holder.is_some());
+}
+
+#[test]
+fn renewal_leaves_a_counter_as_it_is_that_has_the_number_of_the_hold() {
+    for is_missing in [false, true] {
+        let mut master = Master::default();
+        let agreed = |group: Group| {
+            group.agreed(NOW);
+            group
+        };
+        let hold = claim_in_group(1, false, agreed, Some(Class::Shared));
+        assert!(acquires(&mut master, NOW, &hold, 60));
+        if is_missing {
+            master.remove(b"doc");
+        }
+        let counter_key = Family::Fence.key_of(b"doc");
+        let short_expiry = NOW + 100 * SECOND;
+        master.expire_at(&counter_key, short_expiry);
+        let restores = extend(&mut master, &hold) == Extended::Restored;
+        assert_eq!(restores, is_missing);
+        let lock = master.peek(NOW, b"doc");
+        assert_eq!(lock.counter, Some(NOW), "the key is missing: {is_missing}");
+        assert_eq!(
+            lock.counter_expires,
+            Some(short_expiry),
+            "the key is missing: {is_missing}"
+        );
+    }
+}
+
+#[test]
+fn waiting_writer_is_woken_by_the_last_hold_that_ends_and_by_no_other_release() {
+    let owner_of = |n| claim(n, Some(Class::Owner("order-7".into())), false);
+    let reader_of = |n| claim(n, Some(Class::Shared), false);
+    for holds in [[1, 2].map(owner_of), [1, 2].map(reader_of)] {
+        let mut master = Master::default();
+        for hold in &holds {
+            assert!(acquires(&mut master, NOW, hold, 30));
+        }
+        assert!(!acquires(&mut master, NOW, &writer(3), 30));
+        let [first, last] = &holds;
+        assert_eq!(release(&mut master, NOW, first), [0; 0], "{first:?}");
+        assert_eq!(
+            release(&mut master, NOW, first),
+            [0; 0],
+            "not held: {first:?}"
+        );
+        assert_eq!(release(&mut master, NOW, last), [3], "{last:?}");
+        assert_eq!(
+            release(&mut master, NOW, last),
+            [0; 0],
+            "not held: {last:?}"
+        );
+    }
+}
+
+#[test]
+fn release_wakes_the_first_waiter_whose_place_has_not_expired() {
+    for (released_after, woken) in [(9_999_000, 2), (10 * SECOND, 3)] {
+        let mut master = Master::default();
+        let holder = claim(1, None, false);
+        assert!(acquires(&mut master, NOW, &holder, 60));
+        assert!(!acquires(&mut master, NOW, &writer(2), 30));
+        assert!(!acquires(&mut master, NOW + 5 * SECOND, &writer(3), 30));
+        let released_at = NOW + released_after;
+        assert_eq!(
+            release(&mut master, released_at, &holder),
+            [woken],
+            "after {released_after} microseconds"
+        );
+    }
+}
+
+#[test]
+fn request_and_release_without_a_place_leave_no_queue() {
+    let mut master = Master::default();
+    let holder = claim(1, None, false);
+    assert!(acquires(&mut master, NOW, &holder, 60));
+    assert!(master.queues.is_empty(), "nobody waits");
+    release(&mut master, NOW, &holder);
+    assert!(master.queues.is_empty(), "nobody waits");
+}
+
+/// The refusal of a claim: the time after which the lock may be free, and the state of the queue.
+fn refusal(master: &mut Master, now: u64, claim: &Arc<Claim>) -> (Option<Duration>, QueueInfo) {
+    let request = Request::Acquire {
+        claim: claim.clone(),
+        ttl: Duration::from_secs(30),
+        proposal: now,
+    };
+    match master.apply(now, &request) {
+        Ok(Answer::Refused { ttl_left, line }) => (ttl_left, *line.expect("a queue")),
+        other => panic!("the claim must be refused: {other:?}"),
+    }
+}
+
+/// A master whose lock is free, but writers 2 and 3 are queued. The place of writer 2 expires 10 s after [`NOW`], and
+/// that of writer 3 after 15 s.
+fn master_with_two_waiters() -> Master {
+    let mut master = Master::default();
+    let holder = claim(1, None, false);
+    assert!(acquires(&mut master, NOW, &holder, 60));
+    assert!(!acquires(&mut master, NOW, &writer(2), 30));
+    assert!(!acquires(&mut master, NOW + 5 * SECOND, &writer(3), 30));
+    master.remove(b"doc");
+    master
+}
+
+#[test]
+fn claim_on_a_free_lock_waits_for_the_first_waiter_until_its_place_expires() {
+    for newcomer in [owner_hold(4), writer(4)] {
+        let mut master = master_with_two_waiters();
+        let (ttl_left, queue) = refusal(&mut master, NOW + 6 * SECOND, &newcomer);
+        assert_eq!(ttl_left, Some(Duration::from_secs(4)), "{newcomer:?}");
+        assert_eq!(queue.ahead, 2, "{newcomer:?}");
+        // The first waiter is gone, so the claim waits for the second one.
+        let (ttl_left, queue) = refusal(&mut master, NOW + 10 * SECOND, &newcomer);
+        assert_eq!(ttl_left, Some(Duration::from_secs(5)), "{newcomer:?}");
+        assert_eq!(queue.ahead, 1, "{newcomer:?}");
+        assert!(acquires(&mut master, NOW + 15 * SECOND, &newcomer, 30));
+    }
+}
+
+#[test]
+fn further_hold_of_an_owner_overtakes_the_waiters_and_keeps_its_place_in_the_queue() {
+    let mut master = Master::default();
+    assert!(acquires(&mut master, NOW, &owner_hold(1), 30));
+    let place = ticket(1).waiter;
+    let has_place = |master: &Master| {
+        let queue = master.queues.get(&b"doc"[..]);
+        queue.is_some_and(|queue| queue.alive.contains_key(&place))
+    };
+    assert!(has_place(&master), "a grant does not end the place");
+    assert!(!acquires(&mut master, NOW, &writer(2), 30));
+    assert!(acquires(&mut master, NOW, &owner_hold(3), 30));
+    let of_another = claim(4, Some(Class::Owner("order-8".into())), true);
+    assert!(!acquires(&mut master, NOW, &of_another, 30));
+}
+
+#[test]
+fn note_of_a_replaced_writer_is_deleted_only_from_a_key_that_becomes_shared() {
+    for (class, is_deleted) in [(Some(Class::Shared), true), (None, false)] {
+        let mut master = Master::default();
+        assert!(acquires(&mut master, NOW, &claim(1, None, false), 30));
+        let note_key = Family::Note.key_of(b"doc");
+        master.put_text(NOW, &note_key, b"a note of the writer", None);
+        let replacing = |group: Group| group.instead_of(token(1));
+        let claim = claim_in_group(2, false, replacing, class);
+        assert!(acquires(&mut master, NOW, &claim, 30));
+        assert_eq!(!master.exists(NOW, &note_key), is_deleted, "{claim:?}");
+    }
+}
+
+#[test]
+fn refused_claim_sees_the_note_of_the_holder() {
+    let mut master = Master::default();
+    assert!(acquires(&mut master, NOW, &claim(1, None, false), 30));
+    let value = token(1).to_hex();
+    let note = [&value[..], b" 1\t7\thost\tprogram\tcleaning"].concat();
+    master.put_text(NOW, &Family::Note.key_of(b"doc"), &note, None);
+    let (_, queue) = refusal(&mut master, NOW, &reader(2));
+    let text = queue.note.and_then(|note| note.text);
+    assert_eq!(text.as_deref(), Some("cleaning"));
+    assert_eq!(queue.holder.as_deref(), Some(&value[..]));
+}
+
+#[test]
+fn status_lists_the_100_holds_that_expire_last_in_the_order_of_their_expiry() {
+    let mut master = Master::default();
+    // The later a reader comes, the sooner its hold expires.
+    for n in 0..102 {
+        assert!(acquires(&mut master, NOW, &reader(n), 200 - u64::from(n)));
+    }
+    let key = b"doc"[..].into();
+    let Ok(Answer::State(state)) = master.apply(NOW, &Request::Status { key }) else {
+        panic!("the master must show the state of the lock");
+    };
+    let seconds: Vec<u64> = state
+        .holds
+        .iter()
+        .map(|hold| hold.lives.as_secs())
+        .collect();
+    assert_eq!(seconds, (101..=200).collect::<Vec<_>>());
+}
+
+/// The list of the holds can outlive the lock of the readers, for example after a force-release.
+#[test]
+fn reader_writes_no_note_under_the_lock_of_a_writer() {
+    for (has_ended, is_noted) in [(false, true), (true, false)] {
+        let mut master = Master::default();
+        let reader = claim(1, Some(Class::Shared), false);
+        assert!(acquires(&mut master, NOW, &reader, 60));
+        if has_ended {
+            master.remove(b"doc");
+            assert!(acquires(&mut master, NOW, &claim(2, None, false), 60));
+            assert_eq!(listed_holds(&master), [(1, 60)]);
+        }
+        let note = crate::node::NoteItem {
+            claim: reader,
+            says: "of the reader".into(),
+            since: 1,
+            announce: false,
+        };
+        let items = [note].into();
+        let written = master.apply(NOW, &Request::Note { items });
+        assert_eq!(written, Ok(Answer::Noted(vec![is_noted])));
+    }
+}
