@@ -170,3 +170,82 @@ impl fmt::Debug for Reply {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Keeps each answer, and whether it was late.
+    #[derive(Default)]
+    struct Answers(Mutex<Vec<(bool, Result<Answer, Fault>)>>);
+
+    impl Answers {
+        fn keep(&self, is_late: bool, answer: Result<Answer, Fault>) {
+            let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            answers.push((is_late, answer));
+        }
+
+        fn take(&self) -> Vec<(bool, Result<Answer, Fault>)> {
+            let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *answers)
+        }
+    }
+
+    impl ReplySink for Answers {
+        fn answered(&self, _: usize, _: Phase, answer: Result<Answer, Fault>) {
+            self.keep(false, answer);
+        }
+
+        fn late(&self, _: usize, _: Phase, answer: &Result<Answer, Fault>) {
+            self.keep(true, answer.clone());
+        }
+    }
+
+    /// Passes an answer, no answer at all, and a late answer to `answers`, each for a request of its own.
+    fn reply_three_times(answers: &Arc<Answers>) {
+        let reply = || Reply::new(answers.clone(), 0, Phase::Look).counted(&NodeName::new("m1"));
+        reply().answer(Ok(Answer::Watching));
+        drop(reply());
+        let mut late = reply();
+        late.time_out(Fault::Timeout(Duration::ZERO));
+        late.time_out(Fault::Stalled);
+        late.answer(Ok(Answer::Watching));
+    }
+
+    #[test]
+    fn receiver_gets_one_answer_to_each_request_and_a_late_answer_separately() {
+        let answers = Arc::new(Answers::default());
+        reply_three_times(&answers);
+        let disconnected = Fault::Disconnected("the node was shut down".into());
+        let expected = [
+            (false, Ok(Answer::Watching)),
+            (false, Err(disconnected)),
+            (false, Err(Fault::Timeout(Duration::ZERO))),
+            (true, Ok(Answer::Watching)),
+        ];
+        assert_eq!(answers.take(), expected);
+    }
+
+    #[cfg(feature = "metrics")]
+    #[test]
+    fn each_request_is_counted_once_and_a_late_answer_separately() {
+        let recorder = metrics_util::debugging::DebuggingRecorder::new();
+        let snapshotter = recorder.snapshotter();
+        ::metrics::with_local_recorder(&recorder, || reply_three_times(&Arc::default()));
+        let entries = snapshotter.snapshot().into_vec().into_iter();
+        let counts = entries.filter_map(|(key, _, _, value)| {
+            let key = key.key();
+            let mut labels = key.labels();
+            let outcome = labels.find(|label| label.key() == "outcome")?;
+            Some((outcome.value().to_owned(), format!("{value:?}")))
+        });
+        let mut counts: Vec<_> = counts.collect();
+        counts.sort();
+        let once = |outcome: &str| (outcome.to_owned(), "Counter(1)".to_owned());
+        let expected = ["disconnected", "late", "ok", "timeout"].map(once);
+        assert_eq!(counts, expected);
+    }
+}

@@ -193,7 +193,61 @@ impl Quota {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
     use super::*;
+    use crate::node::memory::intercepted::intercepted;
+    use crate::node::memory::{Condition, Masters};
+    use crate::node::{Reply, Request};
+
+    /// The next caller would otherwise wait for a lock that nobody needs any more.
+    #[tokio::test(start_paused = true)]
+    async fn call_ends_after_the_lock_of_the_quota_was_released() {
+        // The number of units to take; without a number, the units that are left are read.
+        for (name, units, has_dead_master) in [
+            ("prizes", Some(1), false),
+            ("prizes", Some(1), true),
+            ("prizes", Some(8), false),
+            ("unknown", Some(1), false),
+            ("prizes", None, false),
+        ] {
+            for are_answered in [true, false] {
+                let masters = Masters::new(3);
+                let unanswered = Arc::<Mutex<Vec<Reply>>>::default();
+                let answers_releases = Arc::new(AtomicBool::new(true));
+                let is_answering = answers_releases.clone();
+                let nodes = intercepted(&masters, move |request, reply| {
+                    let is_release = matches!(request, Request::Release { .. });
+                    if is_release && !is_answering.load(Ordering::SeqCst) {
+                        unanswered.lock().expect("not poisoned").push(reply);
+                        return None;
+                    }
+                    Some(reply)
+                });
+                let redlock = Redlock::builder().nodes(nodes).build();
+                let redlock = redlock.expect("good settings");
+                let created = redlock.quota("prizes").create(7).await;
+                created.expect("every master answers");
+                if has_dead_master {
+                    masters[2].set_condition(Condition::Down);
+                }
+                answers_releases.store(are_answered, Ordering::SeqCst);
+                // The masters answer all other requests at once.
+                let quota = redlock.quota(name);
+                let call = async {
+                    match units {
+                        Some(units) => quota.take(units).await.map(drop),
+                        None => quota.left().await.map(drop),
+                    }
+                };
+                let result = tokio::time::timeout(Duration::from_millis(1), call).await;
+                let is_over = result.is_ok();
+                assert_eq!(is_over, are_answered, "{name}, {units:?}: {result:?}");
+            }
+        }
+    }
 
     #[test]
     fn quota_record_in_another_format_is_rejected() {

@@ -284,4 +284,69 @@ mod tests {
             assert_eq!(joined(request, answers), whole_answer, "{case}");
         }
     }
+
+    fn extend_request(keys: &[&[u8]]) -> Request {
+        let item = |key: &&[u8]| {
+            let claim = Claim::new("", key, Token::from_bytes([1; 16]), true);
+            ExtendItem::new(Arc::new(claim), std::time::Duration::from_secs(1))
+        };
+        Request::Extend {
+            items: keys.iter().map(item).collect(),
+        }
+    }
+
+    #[test]
+    fn each_part_of_a_split_request_goes_to_the_session_of_its_locks() {
+        let session_of = |claim: &Claim| if claim.key() == b"b" { 4 } else { 7 };
+        for (keys, sessions) in [
+            (&[&b"a"[..], b"b", b"c"][..], &[Some(7), Some(4)][..]),
+            (&[b"b"], &[Some(4)]),
+            (&[b"a", b"c"], &[Some(7)]),
+            (&[], &[None]),
+        ] {
+            let parts = split_by_session(extend_request(keys), Reply::ignored(), session_of);
+            let sessions_of_parts: Vec<_> = parts.iter().map(|(session, ..)| *session).collect();
+            assert_eq!(sessions_of_parts, sessions, "{keys:?}");
+        }
+    }
+
+    /// Not even an answer that no master gives is changed.
+    #[test]
+    fn answer_to_a_request_of_one_session_is_passed_on_unchanged() {
+        let whole_answer = Arc::new(WholeAnswer::default());
+        let reply = Reply::new(whole_answer.clone(), 0, Phase::Extend);
+        let parts = split_by_session(extend_request(&[b"a", b"b"]), reply, |_| 0);
+        assert_eq!(parts.len(), 1);
+        for (_, _, reply) in parts {
+            reply.answer(Ok(Answer::Watching));
+        }
+        let answer = whole_answer.0.lock().expect("not poisoned").take();
+        assert_eq!(answer, Some(Ok(Answer::Watching)));
+    }
+
+    /// Receives a whole answer, and records whether another thread could use the joined reply at this moment.
+    #[derive(Default)]
+    struct LockObserver {
+        joined: std::sync::OnceLock<Arc<JoinedReply>>,
+        is_free: Mutex<Option<bool>>,
+    }
+
+    impl ReplySink for LockObserver {
+        fn answered(&self, _: usize, _: Phase, _: Result<Answer, Fault>) {
+            let joined = self.joined.get();
+            let is_free = joined.map(|joined| joined.state.try_lock().is_ok());
+            *self.is_free.lock().expect("not poisoned") = is_free;
+        }
+    }
+
+    #[test]
+    fn receiver_of_a_whole_answer_is_called_without_a_lock() {
+        let observer = Arc::new(LockObserver::default());
+        let reply = Reply::new(observer.clone(), 0, Phase::Extend);
+        let joined = Arc::new(JoinedReply::new(RequestKind::Extend, vec![vec![0]], reply));
+        assert!(observer.joined.set(joined.clone()).is_ok());
+        let answer = Ok(Answer::Extended(vec![Extended::Kept]));
+        joined.answered(0, Phase::Extend, answer);
+        assert_eq!(*observer.is_free.lock().expect("not poisoned"), Some(true));
+    }
 }

@@ -238,9 +238,8 @@ impl Mailbox {
     /// Resolves when the queue is empty and all requests taken from it have been answered.
     pub(in crate::node) async fn idle(&self) {
         loop {
+            // This future also receives a notification that is sent before the future is polled.
             let became_idle = self.became_idle.notified();
-            futures::pin_mut!(became_idle);
-            became_idle.as_mut().enable();
             {
                 let inbox = self.inbox();
                 if inbox.is_empty() && !inbox.is_busy {

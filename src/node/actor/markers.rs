@@ -188,6 +188,39 @@ mod tests {
     }
 
     #[test]
+    fn number_of_a_lost_marker_is_known_only_if_a_majority_shows_markers() {
+        let markers = GenerationMarkers::new(5, Vec::new());
+        let [a, b, c] = names();
+        for name in [&a, &b] {
+            markers.record_marker(name, marker(2), true);
+        }
+        assert_eq!(markers.lost_marker(), LostMarker::Unknown);
+        markers.record_no_marker(&c);
+        assert!(markers.has_lost_marker(&c));
+        markers.record_marker(&c, marker(1), true);
+        assert_eq!(markers.lost_marker(), LostMarker::Known(marker(2)));
+        assert!(!markers.has_lost_marker(&c), "the marker was restored");
+    }
+
+    /// Every request of every connection asks this question.
+    #[test]
+    fn connections_do_not_wait_for_each_other_while_no_master_has_a_marker() {
+        let markers = std::sync::Arc::new(GenerationMarkers::new(3, Vec::new()));
+        let [a, ..] = names();
+        markers.record_no_marker(&a);
+        let records = markers.records();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (asked, name) = (markers.clone(), a.clone());
+        std::thread::spawn(move || {
+            let answers = (asked.has_lost_marker(&name), asked.lost_marker());
+            sender.send(answers)
+        });
+        let answers = receiver.recv_timeout(std::time::Duration::from_secs(10));
+        assert_eq!(answers, Ok((false, LostMarker::Nothing)));
+        drop(records);
+    }
+
+    #[test]
     fn missing_marker_does_not_count_as_lost_if_no_master_has_a_marker() {
         let markers = GenerationMarkers::new(3, Vec::new());
         let [a, b, _] = names();

@@ -520,4 +520,32 @@ mod tests {
         assert_eq!(history.replace_connection("run 2", 3), None);
         assert!(history.is_first_run("run 1") && !history.is_first_run("run 2"));
     }
+
+    #[test]
+    fn run_was_first_seen_when_the_server_last_changed_to_it() {
+        let history = RunHistory::default();
+        for (run, now, seen_since) in [
+            ("run 1", 5, 5),
+            ("run 1", 9, 5),
+            ("run 2", 10, 10),
+            ("run 2", 11, 10),
+            ("run 1", 20, 20),
+        ] {
+            let first_seen = history.first_seen(run, Instant::from_nanos(now));
+            assert_eq!(first_seen.as_nanos(), seen_since, "{run} at {now}");
+        }
+    }
+
+    /// The expected numbers are the published ones of `SplitMix64` for this seed.
+    #[test]
+    fn names_of_age_records_are_the_numbers_of_a_known_generator() {
+        let history = RunHistory::default();
+        let lives = [(); 3].map(|()| history.new_life(1_234_567));
+        let published = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+        ];
+        assert_eq!(lives, published);
+    }
 }

@@ -20,7 +20,7 @@ pub(in crate::node) struct Window {
     /// The shortest time from sending a request to its answer on this connection. It estimates the round trip.
     shortest_round_trip: Duration,
     /// The time at which the limit on outstanding requests (`width`) was last reduced; `None` if it never was. Slow
-    /// answers to requests that were sent before this time do not reduce the limit again.
+    /// answers to requests that were not sent after this time do not reduce the limit again.
     narrowed_at: Option<Instant>,
 }
 
@@ -101,5 +101,41 @@ mod tests {
             window.learn(start, start + ms(30));
         }
         assert_eq!(window.width, MAX_OUTSTANDING);
+    }
+
+    #[test]
+    fn request_window_keeps_its_width_if_answers_are_neither_fast_nor_slow() {
+        let ms = Duration::from_millis;
+        let start = Instant::from_nanos(1_000_000_000);
+        // A sixth and a third of the limit of 60 ms.
+        for (queued_ms, change) in [(9, 1), (10, 0), (20, 0), (21, -1)] {
+            let mut window = Window::new(ms(60));
+            window.width = 4 * MIN_OUTSTANDING;
+            window.shortest_round_trip = ms(5);
+            window.learn(start, start + ms(5 + queued_ms));
+            let width = match change {
+                1 => 4 * MIN_OUTSTANDING + 1,
+                0 => 4 * MIN_OUTSTANDING,
+                _ => 2 * MIN_OUTSTANDING,
+            };
+            assert_eq!(window.width, width, "{queued_ms} ms in the queue");
+        }
+    }
+
+    #[test]
+    fn slow_answer_narrows_the_window_again_only_if_its_request_was_sent_later() {
+        let ms = Duration::from_millis;
+        let start = Instant::from_nanos(1_000_000_000);
+        for (sent_later_by, width) in [(0, 4), (1, 2)] {
+            let mut window = Window::new(ms(60));
+            window.width = 8 * MIN_OUTSTANDING;
+            window.shortest_round_trip = ms(5);
+            let narrowed_at = start + ms(100);
+            window.learn(start, narrowed_at);
+            assert_eq!(window.width, 4 * MIN_OUTSTANDING);
+            let sent_at = narrowed_at + ms(sent_later_by);
+            window.learn(sent_at, sent_at + ms(100));
+            assert_eq!(window.width, width * MIN_OUTSTANDING, "{sent_later_by} ms");
+        }
     }
 }

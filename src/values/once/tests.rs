@@ -176,3 +176,21 @@ async fn record_of_a_done_period_is_restored_on_each_master_that_has_lost_it() {
         );
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn next_period_of_a_done_job_begins_within_one_period() {
+    let redlock = Redlock::in_memory(3);
+    let period = Duration::from_secs(3_600);
+    let once = redlock.once("hourly", period);
+    once.create().await.expect("every master must answer");
+    let outcome = once.at_most_once(async |_| ()).await;
+    assert_eq!(outcome, Ok(OnceOutcome::Done(())));
+    let OnceOutcome::AlreadyDone { next } = once
+        .at_most_once(async |_| ())
+        .await
+        .expect("every master must answer")
+    else {
+        panic!("the period must be done");
+    };
+    assert!(!next.is_zero() && next <= period, "{next:?}");
+}
