@@ -139,7 +139,8 @@ impl Ages {
         value: &Value<'_>,
         now: Instant,
     ) -> Option<Watch> {
-        self.outstanding_replies = self.outstanding_replies.saturating_sub(1);
+        // The call is the last command that was written, and the master answers in order.
+        self.outstanding_replies = 0;
         match value {
             Value::Error(_) if is_noscript(value) => {
                 (self.is_call_requested, self.has_lost_script) = (true, true);

@@ -126,11 +126,10 @@ pub(super) fn acquire_answer(claim: &Claim, value: &Value<'_>) -> Result<Answer,
                 Value::Int(ticket),
                 Value::Bulk(holder),
                 // The fifth element, the note of the lock's holder, is optional.
-                note @ ..,
+                rest @ ..,
             ] = &refusal[..]
-                && note.len() <= 1
             {
-                let queue = queue_info([*ahead, *ticket], holder, note.first());
+                let queue = queue_info([*ahead, *ticket], holder, optional_last(rest)?);
                 let (ttl_left, line) = (ttl_of(ttl), Some(Box::new(queue)));
                 return Ok(Answer::Refused { ttl_left, line });
             }
@@ -151,6 +150,15 @@ pub(super) fn acquire_answer(claim: &Claim, value: &Value<'_>) -> Result<Answer,
         _ => {}
     }
     Err(NoAnswer::malformed())
+}
+
+/// The optional last element of a reply, which follows the other elements. Malformed if there are more elements.
+fn optional_last<'a, 'b>(rest: &'a [Value<'b>]) -> Result<Option<&'a Value<'b>>, NoAnswer> {
+    match rest {
+        [] => Ok(None),
+        [last] => Ok(Some(last)),
+        _ => Err(NoAnswer::malformed()),
+    }
 }
 
 /// Decodes the reply to an acquire of a semaphore's slot.
@@ -216,15 +224,12 @@ fn claim_answer(value: &Value<'_>) -> Result<Answer, NoAnswer> {
                 Value::Bulk(holder),
                 Value::Int(1..),
                 // The sixth element is optional: the note of the holder of the lock that refused the group.
-                note @ ..,
+                rest @ ..,
             ] = &refusal[..]
             else {
                 return Err(NoAnswer::malformed());
             };
-            if note.len() > 1 {
-                return Err(NoAnswer::malformed());
-            }
-            let queue = queue_info([*ahead, *ticket], holder, note.first());
+            let queue = queue_info([*ahead, *ticket], holder, optional_last(rest)?);
             let (ttl_left, line) = (ttl_of(ttl), Some(Box::new(queue)));
             Ok(Answer::Refused { ttl_left, line })
         }
@@ -336,37 +341,33 @@ fn list_answer(page: &[Value<'_>]) -> Option<Answer> {
 
 /// Decodes the state of a lock from the reply of the script STATUS or BREAK. `None` if the reply is malformed.
 fn key_state(state: &[Value<'_>]) -> Option<KeyState> {
-    let (holder, ttl, counter, queue, ttls, extra) = match state {
+    let (holder, ttl, counter, queue, ttls, rest) = match state {
         [
             holder,
             ttl,
             counter,
             Value::Array(queue),
             Value::Array(ttls),
-            extra @ ..,
-        ] => (holder, ttl, counter, &queue[..], &ttls[..], extra),
+            rest @ ..,
+        ] => (holder, ttl, counter, &queue[..], &ttls[..], rest),
         // The reply to BREAK does not contain the queue.
-        [holder, ttl, counter, extra @ ..] => (holder, ttl, counter, &[][..], &[][..], extra),
+        [holder, ttl, counter, rest @ ..] => (holder, ttl, counter, &[][..], &[][..], rest),
         _ => return None,
     };
-    if extra.len() > 1 {
-        return None;
-    }
+    let extra = optional_last(rest).ok()?;
     let text = |value: &Value<'_>| match value {
         Value::Nil => Some(None),
         Value::Bulk(bytes) => Some(Some(bytes.to_vec())),
         _ => None,
     };
     let (holder, counter) = (text(holder)?, text(counter)?);
-    let holds = match extra.first() {
+    let holds = match extra {
         Some(Value::Array(holds)) => holds.chunks(3).map(read_hold).collect::<Option<_>>()?,
         _ => Vec::new(),
     };
     Some(KeyState {
-        note: read_note(extra.first(), holder.as_deref()),
-        term: extra
-            .first()
-            .and_then(|note| read_term(note, holder.as_deref())),
+        note: read_note(extra, holder.as_deref()),
+        term: extra.and_then(|note| read_term(note, holder.as_deref())),
         holds,
         holder,
         ttl_left: ttl_of(ttl),

@@ -224,11 +224,7 @@ impl Handshake {
             {
                 return Err(server_fault(error));
             }
-            (AwaitedReply::Probe, _) => {
-                self.progress = Progress::Probed;
-                self.outstanding.pop_front();
-                return Ok(HandshakeStage::Probed);
-            }
+            (AwaitedReply::Probe, _) => self.progress = Progress::Probed,
             (AwaitedReply::Hello, value) => {
                 self.progress = Progress::Greeted;
                 check_hello_reply(shared, value)?;
@@ -265,6 +261,7 @@ impl Handshake {
         self.outstanding.pop_front();
         let is_answered = self.outstanding.is_empty();
         Ok(match (is_answered, self.is_second_message) {
+            _ if command == AwaitedReply::Probe => HandshakeStage::Probed,
             (false, _) => HandshakeStage::Waiting,
             (true, false) => HandshakeStage::FirstMessageAnswered,
             (true, true) => HandshakeStage::Done,

@@ -81,14 +81,17 @@ impl Scripts {
     pub(super) fn encode_many(&self, placed_run: &[PlacedRequest<Queued>], out: &mut Vec<u8>) {
         // Write a command even if `is_noted` has become true since the release was queued: a reply will be expected.
         let before = out.len();
-        match placed_run.first().map(|first| &first.member.request) {
-            Some(Request::Acquire { claim, ttl, .. }) => {
-                self.acquire_many(placed_run, has_queue(claim).unwrap_or(false), *ttl, out);
+        let is_fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
+        if let [first, ..] = placed_run {
+            match &first.member.request {
+                Request::Acquire { claim, ttl, .. } => {
+                    self.acquire_many(placed_run, is_fair(claim), *ttl, out);
+                }
+                Request::Release { claim, .. } => {
+                    self.release_many(placed_run, is_fair(claim), out);
+                }
+                _ => {}
             }
-            Some(Request::Release { claim, .. }) => {
-                self.release_many(placed_run, has_queue(claim).unwrap_or(false), out);
-            }
-            _ => {}
         }
         debug_assert!(out.len() > before, "a command was written");
     }

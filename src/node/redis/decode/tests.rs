@@ -332,6 +332,10 @@ fn refused_fair_claim_gets_the_state_of_the_queue() {
         acquire_answer(&claim, &Value::Int(5)),
         Ok(Answer::Granted { counter: Some(5) })
     );
+    for of_unordered_claim in [Value::Simple(b"OK"), Value::Nil] {
+        let answer = acquire_answer(&claim, &of_unordered_claim);
+        assert_eq!(answer, Err(NoAnswer::malformed()));
+    }
     let refused = |numbers: [i64; 2], rest: &[&'static [u8]]| {
         let numbers = [250, numbers[0], numbers[1]].map(Value::Int);
         let rest = rest.iter().map(|text| Value::Bulk(text));
@@ -364,4 +368,28 @@ fn refused_fair_claim_gets_the_state_of_the_queue() {
             "{malformed:?}"
         );
     }
+}
+
+#[test]
+fn refusal_of_a_group_has_at_most_one_element_after_the_index_of_the_key() {
+    let refused = |rest: &[&'static [u8]]| {
+        let [ttl, ahead, ticket, index] = [250, 2, 7, 1].map(Value::Int);
+        let first = [ttl, ahead, ticket, Value::Bulk(b"holder"), index];
+        let rest = rest.iter().map(|text| Value::Bulk(text));
+        claim_answer(&Value::Array(first.into_iter().chain(rest).collect()))
+    };
+    let line = QueueInfo {
+        ahead: 2,
+        ticket: 7,
+        holder: Some(b"holder".to_vec()),
+        free: 0,
+        note: None,
+    };
+    let refusal = Answer::Refused {
+        ttl_left: Some(Duration::from_millis(250)),
+        line: Some(Box::new(line)),
+    };
+    assert_eq!(refused(&[]).as_ref(), Ok(&refusal));
+    assert_eq!(refused(&[b"a note"]).as_ref(), Ok(&refusal));
+    assert_eq!(refused(&[b"a note", b"more"]), Err(NoAnswer::malformed()));
 }
