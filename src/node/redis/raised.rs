@@ -178,6 +178,20 @@ mod tests {
     }
 
     #[test]
+    fn code_of_an_error_is_a_first_word_of_capital_letters() {
+        for (text, has_code) in [
+            ("OOM command not allowed", true),
+            ("OOM", true),
+            ("Oom command not allowed", false),
+            ("4 OOM", false),
+            ("", false),
+            (" OOM", false),
+        ] {
+            assert_eq!(Raised::read(text).has_code(), has_code, "{text:?}");
+        }
+    }
+
+    #[test]
     fn missing_command_is_named_if_its_name_looks_like_a_command() {
         let longest = "A".repeat(MAX_NAME_LEN);
         let too_long = "A".repeat(MAX_NAME_LEN + 1);

@@ -600,6 +600,20 @@ mod tests {
     }
 
     #[test]
+    fn text_of_an_error_is_compared_only_if_its_code_is_err() {
+        for text in [
+            "max number of clients reached",
+            "Client sent AUTH, but no password is set",
+        ] {
+            for (code, is_known) in [("ERR", true), ("ODD", false)] {
+                let error = format!("{code} {text}");
+                let fault = fault_in_table(&error, None, Quoting::Whole);
+                assert_eq!(fault.is_some(), is_known, "{error}");
+            }
+        }
+    }
+
+    #[test]
     fn missing_command_is_named_whether_a_client_or_a_script_calls_it() {
         let source = Some("-- a script\nlocal call = redis.call\ncall('TIME')\n");
         for (error, source, name) in [

@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::net::UnixStream;
 
 use super::*;
-use crate::Redlock;
 use crate::node::redis::server_half;
 use crate::node::right::{Purpose, Right};
 use crate::node::{Dial, Stream};
 use crate::runtime::BoxFuture;
+use crate::runtime::manual::{ManualClock, RANDOM_BYTE};
+use crate::{Redlock, RedlockBuilder};
 
 /// Returns the reply to a command; `None` for the usual reply.
 type ReplyTo = dyn Fn(&str) -> Option<String> + Send + Sync;
@@ -39,11 +41,14 @@ impl ScriptedMaster {
 
     /// Connects an operator to this master, and executes the order.
     async fn execute(self: &Arc<Self>, url: &str, order: ChangeOrder) -> ChangeSeen {
-        let node = self.redlock(url).core.coordinator.nodes()[0].clone();
-        node.change(order).await
+        execute_with(self.builder(url), order).await
     }
 
     fn redlock(self: &Arc<Self>, url: &str) -> Redlock {
+        self.builder(url).build().expect("good settings")
+    }
+
+    fn builder(self: &Arc<Self>, url: &str) -> RedlockBuilder {
         let master = self.clone();
         let dial: Dial = Arc::new(move |_, _| {
             let opened = UnixStream::pair().map(|(client, server)| {
@@ -53,8 +58,7 @@ impl ScriptedMaster {
             let opened: BoxFuture<io::Result<_>> = Box::pin(async { opened });
             opened
         });
-        let redlock = Redlock::builder().masters([url]).dial(dial).build();
-        redlock.expect("good settings")
+        Redlock::builder().masters([url]).dial(dial)
     }
 
     async fn serve(self: Arc<Self>, stream: UnixStream) {
@@ -99,6 +103,13 @@ impl ScriptedMaster {
     }
 }
 
+/// Connects an operator with these settings to its only master, and executes the order.
+async fn execute_with(builder: RedlockBuilder, order: ChangeOrder) -> ChangeSeen {
+    let redlock = builder.build().expect("good settings");
+    let node = redlock.core.coordinator.nodes()[0].clone();
+    node.change(order).await
+}
+
 /// The reply of an empty master whose user has all rights.
 fn usual_reply(command: &str) -> String {
     let mut words = command.split(' ');
@@ -120,11 +131,16 @@ fn bulk(text: &str) -> String {
 
 /// One page of the keys of values. `cursor` is that of the next page.
 fn scan_page(cursor: &str, numbers: std::ops::Range<usize>) -> String {
-    let len = numbers.len();
-    let keys: String = numbers
-        .map(|number| bulk(&format!("quorate:value:{number}")))
+    let keys: Vec<String> = numbers
+        .map(|number| format!("quorate:value:{number}"))
         .collect();
-    format!("*2\r\n{}*{len}\r\n{keys}", bulk(cursor))
+    page_of(cursor, &keys)
+}
+
+/// One page of these keys. `cursor` is that of the next page.
+fn page_of(cursor: &str, keys: &[impl AsRef<str>]) -> String {
+    let key_texts: String = keys.iter().map(|key| bulk(key.as_ref())).collect();
+    format!("*2\r\n{}*{}\r\n{key_texts}", bulk(cursor), keys.len())
 }
 
 fn rights_order(redlock: &Redlock, prefix: &str) -> ChangeOrder {
@@ -158,7 +174,8 @@ async fn scan_for_values_ends_with_its_last_page_or_with_enough_keys() {
         Some(match cursor {
             "0" => scan_page("7", 0..500),
             "7" => scan_page("8", 500..1_000),
-            "8" => scan_page("0", 1_000..1_400),
+            // A scan may return a key twice.
+            "8" => scan_page("0", 990..1_400),
             _ => "-ERR invalid cursor\r\n".to_owned(),
         })
     };
@@ -311,5 +328,99 @@ async fn state_of_a_master_says_whether_its_uptime_is_impossible_and_its_memory_
         assert_eq!(seen.uptime, seen_uptime, "{seen:?}");
         assert_eq!(seen.is_uptime_impossible, is_impossible, "{seen:?}");
         assert_eq!(seen.eviction.as_deref(), eviction, "{seen:?}");
+    }
+}
+
+/// Reads the state of a master whose replies to TIME take these times, in milliseconds. Each reply shows one second more
+/// than the one before; the first shows [`MASTER_SECS`]. The own clock shows 0. Returns the difference of the clocks in
+/// milliseconds, and how many times the clock was read.
+async fn clock_offset(reply_times: [u64; CLOCK_READINGS]) -> (i64, usize) {
+    let (clock, readings) = (ManualClock::default(), AtomicUsize::new(0));
+    let clock_of_master = clock.clone();
+    let master = ScriptedMaster::new(move |command| {
+        (command == "TIME").then(|| {
+            let reading = readings.fetch_add(1, Ordering::Relaxed);
+            clock_of_master.advance_by(Duration::from_millis(reply_times[reading]));
+            let secs = MASTER_SECS + reading as i64;
+            format!("*2\r\n{}{}", bulk(&secs.to_string()), bulk("0"))
+        })
+    });
+    let builder = master.builder("redis://m").runtime(Arc::new(clock));
+    let seen = execute_with(builder, ChangeOrder::ReadState).await;
+    assert_eq!(seen.fault, None);
+    let offset = seen.clock_offset_ms.expect("the clock was read");
+    (offset, master.commands("TIME").len())
+}
+
+/// The first time of the master's clock in [`clock_offset`], in seconds since 1970.
+const MASTER_SECS: i64 = 1_700_000_000;
+
+#[tokio::test]
+async fn clocks_are_compared_by_the_fastest_reply_in_the_middle_of_its_round_trip() {
+    let first = MASTER_SECS * 1_000;
+    for (reply_times, offset) in [
+        ([250, 0, 0], (first - 125, 1)),
+        ([252, 100, 0], (first + 1_000 - 50, 2)),
+        ([600, 400, 500], (first + 1_000 - 200, 3)),
+        ([400, 400, 400], (first - 200, 3)),
+    ] {
+        assert_eq!(clock_offset(reply_times).await, offset, "{reply_times:?}");
+    }
+}
+
+#[tokio::test]
+async fn new_age_record_is_the_uptime_less_a_second_and_zero_after_a_loss() {
+    let life = format!("{RANDOM_BYTE:02x}").repeat(8);
+    for (restores, record) in [
+        (false, format!(" a 8000 {life}")),
+        (true, format!(" a 0 lost-{life}")),
+    ] {
+        let master = ScriptedMaster::new(|_| None);
+        let clock = Arc::new(ManualClock::default());
+        let raise = ChangeOrder::Raise {
+            number: 0,
+            print: "00aa".into(),
+            step: 0,
+            restores,
+        };
+        let builder = master.builder("redis://m").runtime(clock);
+        let seen = execute_with(builder, raise).await;
+        assert_eq!(seen.fault, None);
+        let raised = master.commands("EVALSHA").concat();
+        assert!(raised.ends_with(&record), "{raised}");
+    }
+}
+
+#[tokio::test]
+async fn counters_below_the_smallest_number_are_left_out() {
+    let min_number = 1_700_000_000_000_000 - 10_000_000;
+    let keys = ["quorate:fence:a", "quorate:fence:b"];
+    let master = ScriptedMaster::new(move |command| match command {
+        "GET quorate:fence:a" => Some(bulk(&min_number.to_string())),
+        "GET quorate:fence:b" => Some(bulk(&(min_number - 1).to_string())),
+        command if command.starts_with("SCAN") => Some(page_of("0", &keys)),
+        _ => None,
+    });
+    let order = ChangeOrder::Counters(Duration::from_secs(10));
+    let seen = master.execute("redis://m", order).await;
+    assert_eq!(seen.fault, None);
+    assert_eq!(seen.counters, [(keys[0].as_bytes().to_vec(), min_number)]);
+}
+
+#[tokio::test]
+async fn right_to_read_the_uptime_is_needed_for_the_restart_guard_only_if_it_is_on() {
+    for (restart_guard, is_for_guard) in [(RestartGuard::On, true), (RestartGuard::Off, false)] {
+        let refusal = "-NOPERM User u has no permissions to run the 'info' command\r\n";
+        let refuses = |command: &str| command.starts_with("INFO").then(|| refusal.to_owned());
+        let master = ScriptedMaster::new(refuses);
+        let order = rights_order(&master.redlock("redis://m"), "");
+        let builder = master.builder("redis://m").restart_guard(restart_guard);
+        let seen = execute_with(builder, order).await;
+        let [missing] = &seen.missing[..] else {
+            panic!("only the right to INFO is missing: {seen:?}");
+        };
+        assert_eq!(missing.rule(), "+info");
+        let is_found = missing.purposes().contains(&Purpose::RestartGuard);
+        assert_eq!(is_found, is_for_guard, "{missing:?}");
     }
 }

@@ -4,6 +4,7 @@ mod age_records;
 mod connections;
 mod handshake_faults;
 mod single_requests;
+mod warnings;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -377,6 +378,19 @@ fn connection_is_at_work_with_one_outstanding_request_and_out_of_room_with_two()
         bench.link.take(at(1));
         assert_eq!(work(&bench), (true, is_out_of_room));
     }
+}
+
+#[test]
+fn link_is_connecting_until_its_handshake_is_complete() {
+    let mut bench = Bench::new();
+    assert!(bench.link.is_connecting());
+    bench.link.dialed(at(0));
+    assert!(bench.link.is_connecting());
+    bench.receive_bytes(GREETING.concat().as_bytes(), 0);
+    assert!(!bench.link.is_connecting());
+    bench.link.cut(Fault::Down("reset".into()), at(1));
+    assert_eq!(bench.link.stage(), Stage::Pause);
+    assert!(!bench.link.is_connecting(), "the link pauses");
 }
 
 #[test]
@@ -860,6 +874,8 @@ fn exchanged_addresses_of_two_masters_vote_again_after_max_ttl() {
         ["quarantined"],
         "the server a must not vote twice"
     );
+    let repeats = &second_bench.shared.repeats;
+    assert!(repeats.should_log("moved", at(now)).is_none());
     now = first_bench.redial(now);
     clock.store(now, Ordering::Relaxed);
     greet_as(&mut first_bench, "b", "", now);

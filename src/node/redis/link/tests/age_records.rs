@@ -53,6 +53,36 @@ fn script_of_the_age_record_that_the_server_refused_is_loaded_again_after_a_paus
 }
 
 #[test]
+fn age_record_is_raised_again_only_after_the_reply_to_a_script_that_was_lost_and_loaded_again() {
+    let mut bench = Bench::new();
+    let marker = own_marker(&bench);
+    greet_aged(&mut bench, ("a", &marker, ""), 0);
+    load_age(&mut bench, 0);
+    assert_eq!(take_age_calls(&mut bench, 2).len(), 1);
+    bench.receive_bytes(b"-NOSCRIPT No matching script.\r\n", 3);
+    bench.link.tick(at(3));
+    let written = bench.take_written();
+    assert_eq!(written.matches("LOAD").count(), 1, "{written}");
+    assert_eq!(age_calls(&written).len(), 1);
+    bench.receive_bytes(SHA.as_bytes(), 4);
+    assert_eq!(take_age_calls(&mut bench, 4), [[""; 4]; 0]);
+    bench.receive_bytes(bulk("a 0 x").as_bytes(), 5);
+    assert_eq!(take_age_calls(&mut bench, 1_000).len(), 1);
+}
+
+#[test]
+fn link_wakes_up_to_raise_the_age_record_unless_another_deadline_is_earlier() {
+    let mut bench = Bench::new();
+    let marker = own_marker(&bench);
+    greet_aged(&mut bench, ("a", &marker, "a 20000 x"), 0);
+    let raise_at = bench.link.wake_at().expect("the link is connected");
+    assert!(raise_at > at(1 + NODE_TIMEOUT) && raise_at < at(2_000));
+    bench.push_request(1, release(1));
+    bench.link.take(at(1));
+    assert_eq!(bench.link.wake_at(), Some(at(1 + NODE_TIMEOUT)));
+}
+
+#[test]
 fn missing_right_to_the_age_record_is_logged() {
     for (refusal, is_logged) in [
         ("NOPERM No permissions to access a key", true),
@@ -114,7 +144,10 @@ fn abandoned_link_has_ended() {
 }
 
 /// Options of a client with this configuration. `old_masters` are the masters that a replacement removes.
-fn options_with(configuration: Configuration, old_masters: Vec<NodeName>) -> NodeOptions {
+pub(super) fn options_with(
+    configuration: Configuration,
+    old_masters: Vec<NodeName>,
+) -> NodeOptions {
     let plain = Arc::into_inner(options(roster(&Arc::default())));
     NodeOptions {
         configuration,

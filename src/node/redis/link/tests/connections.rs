@@ -60,6 +60,9 @@ fn link_reports_whether_the_received_bytes_complete_a_reply() {
     bench.link.take(at(1));
     assert!(!receive(&mut bench, ":"));
     assert!(receive(&mut bench, "5\r\n"));
+    // The actor must find out at once that the connection was lost.
+    assert!(receive(&mut bench, "not the protocol of Redis\r\n"));
+    assert_ne!(bench.link.stage(), Stage::Transfer);
 }
 
 #[test]
@@ -117,6 +120,32 @@ fn age_record_is_not_read_if_the_restart_guard_is_off() {
         let marker = own_marker(&bench);
         let second_message = greet_aged(&mut bench, ("a", &marker, "a 40000 x"), 0);
         assert_eq!(second_message.contains(AGE_KEY), reads_age, "{guard:?}");
+    }
+}
+
+/// An inspection uses another clock than the link, so it cannot know since when the run is known.
+#[test]
+fn additional_connection_votes_at_once_only_in_the_first_run_of_the_server() {
+    let young = |run: &str| format!("run_id:{run}\r\nuptime_in_seconds:0\r\n");
+    for (is_restarted, kinds) in [(false, &[][..]), (true, &["quarantined"])] {
+        let mut bench = bench_with_guard(RestartGuard::AfterFirstContact);
+        greet_with(&mut bench, &young("a"), "", 0);
+        let run = if is_restarted { "b" } else { "a" };
+        if is_restarted {
+            bench.link.cut(closed_fault(), at(1));
+            let now = bench.redial(1);
+            greet_with(&mut bench, &young(run), "", now);
+        }
+        let shared = Arc::new(bench.shared.for_another_connection());
+        let mut other = Bench {
+            link: Link::new(shared.clone(), 7, at(60_000)),
+            shared,
+            recorded: Arc::default(),
+        };
+        greet_with(&mut other, &young(run), "", 60_000);
+        other.push_request(1, acquire(1));
+        other.link.take(at(60_001));
+        assert_eq!(other.recorded.kinds(), kinds, "{run}");
     }
 }
 
@@ -190,7 +219,9 @@ fn next_link_continues_with_the_unanswered_releases_and_the_queued_requests() {
     bench.push_request(2, acquire(2));
     let pending = bench.link.hand_over().expect("a release is pending");
     assert_eq!(pending.len(), 1);
-    assert_eq!(bench.recorded.kinds(), ["disconnected"]);
+    let why = "the connection to the master was shut down";
+    let answers = [(1, Err(Fault::Disconnected(why.into())))];
+    assert_eq!(bench.recorded.take_all(), answers);
     bench.link = Link::new(bench.shared.clone(), 8, at(2)).continuing(pending);
     assert_eq!(bench.recorded.kinds(), [""; 0], "the acquire still waits");
     let now = bench.greet_again(2);
