@@ -28,7 +28,7 @@
 use std::time::Duration;
 
 use super::contract::Date;
-use super::micros::{LATEST, micros};
+use super::micros::{LATEST, micros, read_number};
 use crate::protocol::instant::Instant;
 
 /// How much faster or slower than this client's clock the store's clock may run: 10 per thousand (1 %), like the
@@ -37,7 +37,7 @@ pub(super) const MAX_DRIFT_PER_MILLE: u64 = 10;
 
 /// The largest difference between two clocks' ages of one sighting, in microseconds: 2 s. An eighth of the age is
 /// allowed in addition. If the difference is larger, one of the clocks was set, so the sighting does not count.
-const MAX_CLOCK_DIFFERENCE: i64 = 2_000_000;
+const MAX_CLOCK_DIFFERENCE: u64 = 2_000_000;
 
 /// An age that was computed from a sighting must exceed the duration of a lease by this time (500 ms, in microseconds).
 /// So small corrections of the clocks do no harm.
@@ -136,9 +136,10 @@ impl Sighting {
             .fold((0, i64::MAX, i64::MIN), |(n, min_age, max_age), age| {
                 (n + 1, min_age.min(age), max_age.max(age))
             });
-        let do_agree = clock_count >= 2
-            && max_age.saturating_sub(min_age) <= MAX_CLOCK_DIFFERENCE + min_age.max(0) / 8;
-        do_agree.then(|| u64::try_from(min_age).unwrap_or(0))
+        let age = u64::try_from(min_age).unwrap_or(0);
+        let do_agree =
+            clock_count >= 2 && max_age.abs_diff(min_age) <= MAX_CLOCK_DIFFERENCE + age / 8;
+        do_agree.then_some(age)
     }
 
     fn write(&self, state: &mut Vec<u8>) {
@@ -149,13 +150,8 @@ impl Sighting {
         }
     }
 
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let mut numbers = bytes.chunks_exact(8).map(|chunk| {
-            chunk
-                .iter()
-                .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
-        });
-        let mut next = || numbers.next();
+    fn read(mut bytes: &[u8]) -> Option<Self> {
+        let mut next = || read_number(&mut bytes);
         let (wall, machine, machine_time, era, date) =
             (next()?, next()?, next()?, next()?, next()?);
         let is_valid = wall <= LATEST && machine_time <= LATEST && date <= LATEST;
@@ -167,10 +163,10 @@ impl Sighting {
     }
 }
 
-/// How long ago the item with these sightings was written, at least, in microseconds; 0 if nothing is known.
-pub(super) fn age(sightings: &[Sighting], now: &Reading) -> u64 {
+/// How long ago the item with these sightings was written, at least, in microseconds; `None` if nothing is known.
+pub(super) fn age(sightings: &[Sighting], now: &Reading) -> Option<u64> {
     let ages = sightings.iter().filter_map(|sighting| sighting.age(now));
-    ages.max().unwrap_or(0)
+    ages.max()
 }
 
 /// Adds a sighting of an item that another client wrote, unless one of its sightings already tells this client the age
@@ -289,6 +285,12 @@ mod tests {
         let behind = reading(NOW - SECOND, None, Some((1, NOW + SECOND)));
         let sighting = reading(NOW, None, Some((1, NOW))).sighting();
         assert_eq!(sighting.age(&behind), Some(0));
+        assert_eq!(age_after(80, None, Some((1, 92))), Some(80));
+        assert_eq!(
+            age_after(80, None, Some((1, 93))),
+            None,
+            "the clocks may differ by 2 s and an eighth of the age"
+        );
     }
 
     #[test]
@@ -329,7 +331,8 @@ mod tests {
         }
         assert_eq!(sightings.len(), MAX_SIGHTINGS);
         let now = reading(NOW + 5 * SECOND, None, Some((19, NOW + 5 * SECOND)));
-        assert_eq!(age(&sightings, &now), 5 * SECOND);
+        assert_eq!(age(&sightings, &now), Some(5 * SECOND));
+        assert_eq!(age(&[], &now), None);
         for wall in 0..20 {
             let wall = NOW + wall * 3_600 * SECOND;
             add_sighting(&mut sightings, &reading(wall, None, Some((19, NOW))));
@@ -337,7 +340,7 @@ mod tests {
         assert_eq!(sightings.len(), MAX_SIGHTINGS);
         assert_eq!(
             age(&sightings, &now),
-            5 * SECOND,
+            Some(5 * SECOND),
             "the sighting of a client with other clocks must be kept"
         );
     }
@@ -347,6 +350,7 @@ mod tests {
         let sightings = vec![
             reading(NOW, None, None).sighting(),
             reading(NOW, Some((u64::MAX, 1)), Some((u64::MAX, LATEST))).sighting(),
+            reading(NOW, None, Some((7, 1))).sighting(),
         ];
         let mut state = Vec::new();
         write_sightings(&sightings, &mut state);

@@ -9,7 +9,7 @@
 //! So the holder's lease ends before any other client considers the item expired.
 
 use super::age::{self, Reading, Sighting};
-use super::micros::LATEST;
+use super::micros::{LATEST, read_number};
 use super::names::Name;
 use crate::node::memory::items::{Item, ItemId, ItemKind};
 
@@ -160,10 +160,10 @@ impl StoredItem {
     ///
     /// `None` for fencing counters. A client removes a counter only after it has seen the counter for a day.
     fn until_by_age(&self, lifetime: u64, at: Moment) -> Option<u64> {
-        let age = age::age(&self.sightings, &at.reading?);
-        if age == 0 || self.item.is_counter() {
+        if self.item.is_counter() {
             return None;
         }
+        let age = age::age(&self.sightings, &at.reading?)?;
         let remaining = (reader_lifetime(lifetime) + age::AGE_MARGIN).saturating_sub(age);
         // `round_to_ms` rounds up by less than 1 ms. An expired item must not seem to live for this time.
         let until = if remaining == 0 {
@@ -329,12 +329,6 @@ impl StoredItem {
         }
         state
     }
-}
-
-fn read_number(rest: &mut &[u8]) -> Option<u64> {
-    let (number, remaining) = rest.split_first_chunk::<8>()?;
-    *rest = remaining;
-    Some(u64::from_be_bytes(*number))
 }
 
 /// Reads a time. Returns `None` if the time is so large that additions could overflow.
@@ -574,6 +568,98 @@ mod tests {
             extended_again, reread,
             "an extension to the same end must not change a record that this client wrote"
         );
+    }
+
+    #[test]
+    fn lease_is_stored_in_the_lock_key_and_in_the_entry_of_its_hold() {
+        let other = [b'b'; 32];
+        for (kind, key, member, is_stored) in [
+            (ItemKind::Text, b"r0", &b""[..], true),
+            (ItemKind::Text, b"r1", b"", false),
+            (ItemKind::Hold, b"r0", &VALUE, true),
+            (ItemKind::Hold, b"r0", &other, false),
+            (ItemKind::Place, b"r0", &VALUE, false),
+            (ItemKind::Watcher, b"r0", &VALUE, false),
+        ] {
+            let item = Item {
+                id: ItemId::new(kind, key, member),
+                ..lease_item(1)
+            };
+            let is_found = extended_lease(1).is_stored_in(&item);
+            assert_eq!(is_found, is_stored, "{:?}", item.id);
+        }
+    }
+
+    #[test]
+    fn only_an_item_that_was_not_written_again_keeps_the_expiry_that_this_client_knows() {
+        let known = [StoredItem::new(lease_item(LIFETIME), 0, own_clock(7))];
+        let expiry_of = |key: &[u8], value: &[u8], stamp: u64| {
+            let item = Item {
+                id: ItemId::new(ItemKind::Text, key, b""),
+                value: value.to_vec(),
+                until: Some(LIFETIME),
+            };
+            let state = StoredItem::write(&[StoredItem::new(item, 0, own_clock(stamp))]);
+            let read = StoredItem::read(&state, &known, READ_AT);
+            let read = read.expect("the record must be decoded");
+            (read[0].item.until, read[0].is_certain)
+        };
+        assert_eq!(expiry_of(b"r0", &VALUE, 7), (Some(LIFETIME), true));
+        let from_now = (Some(READ_AT + reader_lifetime(LIFETIME)), false);
+        assert_eq!(expiry_of(b"r1", &VALUE, 7), from_now, "another key");
+        assert_eq!(expiry_of(b"r0", b"b", 7), from_now, "another value");
+        assert_eq!(expiry_of(b"r0", &VALUE, 8), from_now, "another write");
+        // A second read does not show whether a third client has read the item earlier.
+        let (state, first_read) = read_from_another_client();
+        let second_read = StoredItem::read(&state, &first_read, READ_AT + 1_000);
+        assert_eq!(second_read, Some(first_read));
+    }
+
+    /// The clocks of a client at this time, in microseconds after the first write of these tests.
+    fn reading_at(time: u64) -> Reading {
+        let shown = 1_000_000_000 + time;
+        Reading {
+            wall: shown,
+            machine: Some((7, shown)),
+            store: None,
+        }
+    }
+
+    #[test]
+    fn age_of_a_lease_ends_it_earlier_but_only_for_clients_that_did_not_write_it() {
+        let clock = Clock::Own {
+            stamp: 7,
+            reading: Some(reading_at(0)),
+        };
+        let written = StoredItem::new(lease_item(LIFETIME), 0, clock);
+        let counter = StoredItem {
+            item: Item {
+                id: ItemId::new(ItemKind::Text, b"quorate:fence:r0", b""),
+                ..lease_item(LIFETIME)
+            },
+            ..written.clone()
+        };
+        let until = |stored: &StoredItem, known: &[StoredItem], now: u64, age: u64| {
+            let state = StoredItem::write(std::slice::from_ref(stored));
+            let reading = Some(reading_at(age));
+            let read = StoredItem::read(&state, known, Moment { now, reading });
+            read.expect("the record must be decoded")[0].item.until
+        };
+        let from_now = Some(READ_AT + reader_lifetime(LIFETIME));
+        assert_eq!(until(&written, &[], READ_AT, 0), from_now);
+        let by_age = READ_AT + reader_lifetime(LIFETIME) + age::AGE_MARGIN - 1_000_000;
+        assert_eq!(until(&written, &[], READ_AT, 1_000_000), Some(by_age));
+        assert!(until(&written, &[], READ_AT, 2_000_000) < Some(READ_AT));
+        assert_eq!(until(&counter, &[], READ_AT, 1_000_000), from_now);
+        let own = std::slice::from_ref(&written);
+        assert!(by_age < LIFETIME);
+        assert_eq!(until(&written, own, READ_AT, 1_000_000), Some(LIFETIME));
+        // The first read was without the clocks. By the age, the lease would end later.
+        let state = StoredItem::write(own);
+        let first_read = StoredItem::read(&state, &[], READ_AT);
+        let first_read = first_read.expect("the record must be decoded");
+        let second_read_at = READ_AT + 300_000;
+        assert_eq!(until(&written, &first_read, second_read_at, 100), from_now);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::contract::{
     Clocked, Commit, Committed, Greeting, Listener, NamedRecord, Record, Session, Store, Traits,
 };
+use super::pace::Pacer;
 use super::table::Table;
 use crate::node::inspection::Inspection;
 use crate::node::{Answer, Fault, NodeName, Phase, Reply, ReplySink, Subscriber, WakeSink};
@@ -33,6 +34,8 @@ pub(super) enum Failing {
     PageShows(Record),
     /// No listener can be opened because of this fault.
     ListenFails(Fault),
+    /// The opening of a listener takes this time, and the listener gets no message.
+    ListenTakes(Duration),
     /// The opening of a listener never ends.
     ListenStalls,
     /// The opening of a listener panics.
@@ -57,6 +60,8 @@ pub(super) struct Faulty {
     pub(super) commits: Arc<Mutex<Vec<Vec<Commit>>>>,
     /// How many listeners were requested so far.
     pub(super) listener_count: Arc<AtomicUsize>,
+    /// The pacer that the last listener follows.
+    pub(super) pacer: Arc<Mutex<Option<Pacer>>>,
 }
 
 impl Faulty {
@@ -69,6 +74,7 @@ impl Faulty {
             answer_time: Duration::ZERO,
             commits: Arc::default(),
             listener_count: Arc::default(),
+            pacer: Arc::default(),
         }
     }
 
@@ -137,6 +143,10 @@ impl Store for Faulty {
             _ if listener_count >= MAX_LISTENERS => std::future::pending().await,
             Failing::ListenFails(fault) => Err(fault.clone()),
             Failing::ListenPanics => panic!("no listener"),
+            Failing::ListenTakes(time) => {
+                tokio::time::sleep(*time).await;
+                Ok(self.clone())
+            }
             _ => Ok(self.clone()),
         }
     }
@@ -179,6 +189,10 @@ impl Session for Faulty {
 }
 
 impl Listener for Faulty {
+    fn follow(&mut self, pacer: Pacer) {
+        *self.pacer.lock().expect("no test panics here") = Some(pacer);
+    }
+
     async fn next(&mut self) -> Result<Vec<Vec<u8>>, Fault> {
         match &self.failing {
             Failing::ListenerFails(fault) => {

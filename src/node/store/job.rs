@@ -656,7 +656,13 @@ mod tests {
     #[test]
     fn request_that_needs_records_of_several_jobs_merges_these_jobs() {
         let mut jobs = Vec::new();
-        let key_lists: [&[&[u8]]; 5] = [&[b"c"], &[b"a", b"b"], &[b"d"], &[b"e"], &[b"c", b"b"]];
+        let key_lists: [&[&[u8]]; 5] = [
+            &[b"c"],
+            &[b"a", b"b"],
+            &[b"d"],
+            &[b"e"],
+            &[b"c", b"b", b"f"],
+        ];
         for (token, keys) in (1..).zip(key_lists) {
             Job::add_to(&mut jobs, extend(keys, token));
         }
@@ -679,7 +685,7 @@ mod tests {
         assert_eq!(
             names_and_tokens,
             [
-                expected_job("abc", &[1, 2, 5]),
+                expected_job("abcf", &[1, 2, 5]),
                 expected_job("d", &[3]),
                 expected_job("e", &[4])
             ]

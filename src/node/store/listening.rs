@@ -133,6 +133,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn wake_ups_are_needed_until_the_time_of_the_latest_request() {
+        let listening = Listening::default();
+        let name: Name = b"a"[..].into();
+        let [first, second] = [1_000, 2_000].map(Instant::from_nanos);
+        for until in [first, second] {
+            let names = vec![name.clone()];
+            listening.state().request_wake_ups(names, until);
+        }
+        assert!(listening.must_continue(first));
+        assert!(!listening.must_continue(second));
+    }
+
+    #[test]
     fn listener_uses_a_wait_lock_only_for_a_single_waiter_behind_a_single_client() {
         let listening = Listening::default();
         let current_pace = || listening.pacer.pace();

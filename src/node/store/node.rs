@@ -319,6 +319,9 @@ mod tests {
             [0, 1, 1, 2],
             "a new request must begin without records"
         );
+        let mut splitter = Splitter::new(1, 5);
+        let numbers = [9, 9].map(|records| splitter.request_number(0, records));
+        assert_eq!(numbers, [0, 1], "the first request must not stay empty");
         let mut splitter = Splitter::new(1, usize::MAX);
         let numbers = [1, 100, 1000].map(|records| splitter.request_number(0, records));
         assert_eq!(numbers, [0; 3]);

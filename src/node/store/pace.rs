@@ -68,6 +68,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_a_changed_pace_wakes_listeners() {
+        let pacer = Pacer::default();
+        let paces = pacer.0.subscribe();
+        for (pace, is_changed) in [(Pace::Waiting, false), (Pace::Idle, true)] {
+            pacer.set(pace);
+            assert_eq!(paces.has_changed().ok(), Some(is_changed));
+        }
+    }
+
+    #[test]
     fn wait_for_a_pace_ends_only_when_the_pace_is_reached() {
         let pacer = Pacer::default();
         let is_idle = |pace: &Pace| *pace == Pace::Idle;

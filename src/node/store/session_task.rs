@@ -328,18 +328,13 @@ impl<S: Store> SessionTask<S> {
         // Nothing to do: sleep until a request arrives, or until something else is due.
         if self.batch.is_empty() {
             let idle_at = last_answer + self.idle_limit(guarded_until, now);
-            let wake_at = self
-                .pending_releases
-                .wake_at()
-                .unwrap_or(idle_at)
-                .min(idle_at);
             let renewal_at = self
                 .watch_renewals
                 .values()
                 .min()
                 .copied()
                 .unwrap_or(idle_at);
-            let mut timer = runtime.sleep_until(wake_at.min(renewal_at));
+            let mut timer = runtime.sleep_until(idle_at.min(renewal_at));
             std::future::poll_fn(|cx| {
                 mailbox.register(cx.waker());
                 if mailbox.has_any() || mailbox.is_over() {

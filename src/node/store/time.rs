@@ -380,6 +380,7 @@ mod tests {
                     };
                     let sighting = reading(written_at).sighting();
                     let counted = age_of(&[sighting], &reading(written_at + age));
+                    let counted = counted.unwrap_or(0);
                     assert!(counted <= age, "{counted} of {age} were counted");
                     let lost = 1_000_000 + duration + age / 25;
                     assert!(counted + lost >= age, "{counted} of {age} were counted");

@@ -223,11 +223,12 @@ mod tests {
 
     use super::super::contract::{Commit, Session, Wake};
     use super::super::faulty::{Failing, Faulty, MAX_LISTENERS, WokenKeys};
+    use super::super::pace::Pace;
     use super::super::table::Table;
     use super::*;
     use crate::node::{Claim, Context, Fairness, Ticket, Token, WakeSink};
-    use crate::runtime::Tokio;
-    use crate::runtime::manual::ManualClock;
+    use crate::runtime::manual::{ManualClock, RANDOM_BYTE};
+    use crate::runtime::{Runtime, Tokio};
 
     /// The name of the process in these tests.
     const PROCESS: &str = "0123456789abcdef";
@@ -248,8 +249,17 @@ mod tests {
 
     #[tokio::test]
     async fn process_stops_listening_to_a_store_if_its_waiter_sends_no_heartbeat() {
+        for (heartbeat, time) in [
+            (10 * LISTEN_TIME, 10 * LISTEN_TIME),
+            (LISTEN_TIME / 60, LISTEN_TIME),
+        ] {
+            listen_for_waiter(heartbeat, time);
+        }
+    }
+
+    /// Sends the request of a waiter with this heartbeat. The process must listen for this time.
+    fn listen_for_waiter(heartbeat: Duration, time: Duration) {
         let shared = subscribed();
-        let heartbeat = Duration::from_secs(600);
         let waiter = "0123456789abcdef:1".into();
         let ticket = Ticket {
             waiter,
@@ -265,12 +275,9 @@ mod tests {
         };
         listen(&shared, &request);
         let now = shared.context().runtime.now();
-        assert!(shared.listening.must_continue(now + heartbeat / 2));
-        assert!(
-            !shared
-                .listening
-                .must_continue(now + heartbeat + LISTEN_TIME)
-        );
+        let listens_at = |at| shared.listening.must_continue(at);
+        assert!(listens_at(now + time / 2), "{heartbeat:?}");
+        assert!(!listens_at(now + time + LISTEN_TIME), "{heartbeat:?}");
     }
 
     #[test]
@@ -309,6 +316,42 @@ mod tests {
             listen(&shared, &Request::Watch { key, on });
             assert_eq!(shared.listening.state().watched.is_empty(), !on);
         }
+    }
+
+    /// In this test, the tasks are only counted: they do not run before the first await.
+    #[tokio::test]
+    async fn only_the_first_observation_starts_a_listening_task() {
+        let shared = subscribed();
+        for (on, pace, tasks) in [
+            (false, Pace::Idle, 0),
+            (true, Pace::Observing, 1),
+            (true, Pace::Observing, 1),
+            (false, Pace::Idle, 1),
+        ] {
+            let key: Arc<[u8]> = b"boss"[..].into();
+            listen(&shared, &Request::Watch { key, on });
+            assert_eq!(shared.listening.state().is_running, tasks > 0);
+            assert_eq!(Arc::strong_count(&shared), 1 + tasks);
+            assert_eq!(shared.listening.pacer.pace(), pace);
+        }
+    }
+
+    #[test]
+    fn listening_task_that_panics_is_not_continued_in_another_runtime() {
+        let shared = subscribed();
+        let runtime = Arc::new(ManualClock::shut_down(true));
+        shared.settle(&Context::new(runtime, LISTEN_TIME));
+        shared.listening.state().is_running = true;
+        let task = ListeningTask {
+            shared: shared.clone(),
+            has_finished: false,
+        };
+        let ended = std::thread::spawn(move || {
+            let _task = task;
+            panic!("the listener has panicked");
+        });
+        assert!(ended.join().is_err());
+        assert!(!shared.listening.state().is_running);
     }
 
     #[test]
@@ -392,9 +435,11 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             shared.listening.state().watched.clear();
         };
+        let started_at = tokio::time::Instant::now();
         let ended = futures::future::join(listen_on(&shared), stop);
         let ended = tokio::time::timeout(LISTEN_TIME / 2, ended).await;
         assert!(ended.is_ok(), "the process must not listen any longer");
+        assert!(started_at.elapsed() >= LISTEN_TIME / 4);
     }
 
     #[tokio::test(start_paused = true)]
@@ -430,6 +475,48 @@ mod tests {
             let ended = listen_once(&shared, subscriber).await;
             assert_eq!(ended, (Some(fault), was_open));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn open_listener_follows_the_pace_and_begins_with_a_wake_up_of_all_waiters() {
+        let connect_timeout = observer_of(Failing::Never).context().connect_timeout;
+        let too_slow = Some(Fault::Down("no connection".into()));
+        for (time, ended) in [
+            (connect_timeout / 2, (None, true)),
+            (2 * connect_timeout, (too_slow, false)),
+        ] {
+            let shared = observer_of(Failing::ListenTakes(time));
+            let until = shared.context().runtime.now() + LISTEN_TIME;
+            let names = vec![b"a"[..].into()];
+            shared.listening.state().request_wake_ups(names, until);
+            // Without this, the process would listen for a long time.
+            shared.listening.close();
+            let sink = Arc::new(WokenKeys::default());
+            let subscriber = sink.subscriber(PROCESS);
+            let is_open = ended.1;
+            assert_eq!(listen_once(&shared, &subscriber).await, ended, "{time:?}");
+            assert_eq!(sink.keys().len(), usize::from(is_open));
+            let pacer = shared.store.pacer.lock().expect("no test panics here");
+            assert_eq!(pacer.is_some(), is_open);
+        }
+    }
+
+    #[tokio::test]
+    async fn pauses_between_tries_to_listen_depend_on_the_random_bytes_of_the_runtime() {
+        let lost = Fault::Disconnected("lost".into());
+        let shared = subscribed_to(Faulty::new(Failing::ListenFails(lost.clone())));
+        let clock = ManualClock::advanced_by_sleeps();
+        shared.settle(&Context::new(Arc::new(clock.clone()), LISTEN_TIME));
+        let until = clock.now() + Duration::from_secs(1);
+        let names = vec![b"a"[..].into()];
+        shared.listening.state().request_wake_ups(names, until);
+        let mut expected_end = clock.now();
+        listen_on(&shared).await;
+        let mut back_off = BackOff::new(u64::from_le_bytes([RANDOM_BYTE; 8]));
+        while expected_end < until {
+            expected_end = expected_end + back_off.pause(&lost, None);
+        }
+        assert_eq!(clock.now(), expected_end);
     }
 
     /// A sink that reports each wake-up to the test over a channel.

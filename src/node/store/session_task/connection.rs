@@ -124,7 +124,7 @@ impl<S: Store> SessionTask<S> {
             let must_stop = now >= until || self.is_over();
             let waits_until = self.outage.waits_until();
             let wake_at = waits_until.map_or(until, |waits_until| waits_until.min(until));
-            let mut timer = runtime.sleep_until(if must_stop { now } else { wake_at });
+            let mut timer = runtime.sleep_until(wake_at);
             let mailbox = &shared.mailboxes[self.index];
             let output = std::future::poll_fn(|cx| {
                 mailbox.register(cx.waker());

@@ -213,14 +213,13 @@ impl<S: Store> SessionTask<S> {
                 were_committed.push(true);
             }
         }
-        // All commits have an answer. Finish the jobs that took effect, and let the others read again.
+        // All commits have an answer. Finish the jobs that took effect. The others read their doubtful records again.
         self.unanswered_records.clear();
         let open_jobs = self.jobs.split_off(first_job);
-        for (mut job, is_committed) in open_jobs.into_iter().zip(were_committed) {
+        for (job, is_committed) in open_jobs.into_iter().zip(were_committed) {
             if is_committed {
                 self.answer_job(job, online);
             } else {
-                job.is_stale = true;
                 self.jobs.push(job);
             }
         }
@@ -264,7 +263,6 @@ impl<S: Store> SessionTask<S> {
                         stored.trusted = true;
                     }
                 }
-                (_, Ok(Answer::Released(_))) => self.pending_releases.reset_pause(),
                 _ => {}
             }
             queued.answer(answer);

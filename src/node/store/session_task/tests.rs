@@ -11,7 +11,9 @@ use super::*;
 use crate::node::{
     Answer, Claim, Context, ExtendItem, Fairness, Group, Mode, Page, Part, Ticket, Token,
 };
+use crate::repeats::Repeats;
 use crate::runtime::Tokio;
+use crate::runtime::manual::ManualClock;
 use crate::settings::RestartGuard;
 
 mod removal_tests;
@@ -440,6 +442,40 @@ async fn task_of_a_dropped_store_ends_when_its_time_for_releases_is_over() {
 }
 
 #[tokio::test]
+async fn task_whose_time_for_releases_is_over_is_not_continued_by_another_task() {
+    let clock = ManualClock::shut_down(true);
+    let shared = Arc::new(Shared::new(Table::new("table", true)));
+    shared.settle(&Context::new(Arc::new(clock.clone()), LATER));
+    let mut task = SessionTask::new(shared, 0);
+    task.pending_releases.keep(&release_request());
+    task.shared.mailboxes[0].close();
+    task.closed_at = Some(task.now());
+    clock.advance_by(LINGER);
+    task.run().await;
+    assert!(task.has_finished);
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_that_ends_is_logged_as_a_lost_connection() {
+    let lost = Fault::Disconnected("lost".into());
+    let store = Faulty::new(Failing::CommitFails(lost.clone()));
+    let mut task = paced_task_of(store, RestartGuard::On);
+    let (reply, mut received) = Answers::reply();
+    let request = extend_request(&[b"a"]).request;
+    let pushed = task.shared.mailboxes[0].push(Queued::new(request, reply));
+    assert!(pushed.is_ok(), "the mailbox must have room");
+    let answer = async {
+        tokio::select! {
+            () = task.run() => None,
+            answer = received.recv() => answer,
+        }
+    };
+    assert_eq!(answer.await, Some(Err(lost.clone())));
+    let text = format!("connection lost: {lost}");
+    assert_eq!(task.shared.repeats.should_log(&text, task.now()), None);
+}
+
+#[tokio::test]
 async fn idle_session_is_used_less_often_after_the_last_part_of_the_age_was_written() {
     let task = task_of(Table::new("table", true).counts_age());
     let guarded_until = task.now();
@@ -602,7 +638,7 @@ async fn votes_of_a_restarted_server_count_when_every_lease_from_before_has_expi
     use RestartGuard::{AfterFirstContact, Off, On};
     let (young, old) = (11, 1000);
     let outliving = || greeting("2", young).run_outlives_restarts();
-    // The setting of the guard, the greetings of the server, 20 s after each other, and for how many seconds the votes do
+    // The setting of the guard, the greetings of the server, 10 s after each other, and for how many seconds the votes do
     // not count after the last of them.
     let cases = [
         ("a young server", On, vec![greeting("1", young)], 20),
@@ -624,7 +660,15 @@ async fn votes_of_a_restarted_server_count_when_every_lease_from_before_has_expi
             "another run, for the second time",
             AfterFirstContact,
             vec![greeting("1", old), greeting("2", old), greeting("2", old)],
-            10,
+            20,
+        ),
+        (
+            "another run, at the end of the wait",
+            AfterFirstContact,
+            ["1", "2", "2", "2", "2"]
+                .map(|run| greeting(run, old))
+                .into(),
+            0,
         ),
         (
             "a run that lasted longer than its server",
@@ -637,7 +681,9 @@ async fn votes_of_a_restarted_server_count_when_every_lease_from_before_has_expi
         let mut task = paced_task_of(Table::new("table", true), restart_guard);
         let mut guarded_for_seconds = None;
         for greeting in greetings {
-            tokio::time::advance(Duration::from_secs(20)).await;
+            tokio::time::advance(Duration::from_secs(10)).await;
+            let shared = Arc::get_mut(&mut task.shared).expect("the task is alone");
+            shared.repeats = Repeats::default();
             let (session, _) = task.shared.store.connect().await.expect("a session");
             let online = task.accept_greeting(session, greeting, task.now());
             let online = online.expect("the greeting must be accepted");
@@ -651,6 +697,9 @@ async fn votes_of_a_restarted_server_count_when_every_lease_from_before_has_expi
             Some(f64::from(guarded_for)),
             "{description}"
         );
+        let repeats = &task.shared.repeats;
+        let is_logged = repeats.should_log("restarted", task.now()).is_none();
+        assert_eq!(is_logged, guarded_for > 0, "{description}");
     }
 }
 
