@@ -213,13 +213,14 @@ impl<S: Store> SessionTask<S> {
                 were_committed.push(true);
             }
         }
-        // All commits have an answer. Finish the jobs that took effect. The others read their doubtful records again.
+        // All commits have an answer. Finish the jobs that took effect, and let the others read again.
         self.unanswered_records.clear();
         let open_jobs = self.jobs.split_off(first_job);
-        for (job, is_committed) in open_jobs.into_iter().zip(were_committed) {
+        for (mut job, is_committed) in open_jobs.into_iter().zip(were_committed) {
             if is_committed {
                 self.answer_job(job, online);
             } else {
+                job.is_stale = true;
                 self.jobs.push(job);
             }
         }
