@@ -57,6 +57,13 @@ pub trait Runtime: Send + Sync + 'static {
     fn random(&self, bytes: &mut [u8]);
 }
 
+/// A random number. `runtime` decides how random it is.
+pub(crate) fn random_number(runtime: &dyn Runtime) -> u64 {
+    let mut bytes = [0; 8];
+    runtime.random(&mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
 /// The longest single sleep. tokio's timers stop while the machine is suspended, so a long sleep is split: a deadline
 /// that passed during a suspension is noticed within this time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
@@ -185,4 +192,18 @@ pub(crate) async fn yield_once() {
         Poll::Pending
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::manual::{ManualClock, RANDOM_BYTE};
+    use super::*;
+
+    #[test]
+    fn random_number_consists_of_the_random_bytes_of_the_runtime() {
+        let number = random_number(&ManualClock::default());
+        assert_eq!(number, u64::from_le_bytes([RANDOM_BYTE; 8]));
+        let runtime = Tokio::default();
+        assert_ne!(random_number(&runtime), random_number(&runtime));
+    }
 }

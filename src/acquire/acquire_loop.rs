@@ -18,6 +18,7 @@ use crate::report;
 use crate::rounds::acquire::AcquireRound;
 use crate::rounds::attempt::{FailedAttempt, WonAttempt};
 use crate::rounds::lock_target::LockTarget;
+use crate::runtime::random_number;
 use crate::waiting::Waiting;
 use crate::waiting::last_finding::LastFinding;
 use crate::waiting::local_queue::place::LocalPlace;
@@ -475,7 +476,9 @@ impl<'a> AcquireLoop<'a> {
     }
 
     fn retry_pauses(&self) -> RetryPauses {
-        Box::new(self.core.options.retry.delays(self.random_seed()))
+        // The seed of the jitter, used if the user has set no seed.
+        let seed = random_number(&*self.core.coordinator.runtime);
+        Box::new(self.core.options.retry.delays(seed))
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -602,13 +605,6 @@ impl<'a> AcquireLoop<'a> {
     fn is_held_here(&self) -> bool {
         let local_queues = &self.core.local_queues;
         self.target.keys().any(|key| local_queues.is_held(key))
-    }
-
-    /// A random seed for the jitter of the retry pauses, used if the user has set no seed.
-    fn random_seed(&self) -> u64 {
-        let mut seed = [0; 8];
-        self.core.coordinator.runtime.random(&mut seed);
-        u64::from_le_bytes(seed)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::node::{Class, Permit};
 use crate::resource::{InvalidResource, MAX_PERMITS, MAX_RESOURCES, check_resource};
 use crate::rounds::coordinator::Coordinator;
 use crate::rounds::lock_target::LockTarget;
+use crate::runtime::random_number;
 
 /// The kind of lock that is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,10 +83,9 @@ impl Kind {
             Self::Owner(id) => LockTarget::with_class(key(), Class::Owner(id.clone())),
             Self::Semaphore(permits) => {
                 let permits = u8::try_from(*permits).unwrap_or(u8::MAX);
-                let mut random = [0; 8];
-                coordinator.runtime.random(&mut random);
                 // Start at a random slot. Otherwise all clients would ask for slot 0 first.
-                let start_slot = u64::from_le_bytes(random) % u64::from(permits.max(1));
+                let random = random_number(&*coordinator.runtime);
+                let start_slot = random % u64::from(permits.max(1));
                 let first_slot = u8::try_from(start_slot).unwrap_or(0);
                 LockTarget::slot(Permit::new(key(), first_slot, permits))
             }

@@ -405,7 +405,7 @@ async fn waiter_asks_again_right_after_the_lease_if_no_master_reports_a_queue() 
 
 /// No master answers the first task.
 #[tokio::test(start_paused = true)]
-async fn caller_behind_a_local_task_is_told_that_task_and_no_fault_of_a_master() {
+async fn error_for_a_caller_behind_a_local_task_names_this_task_and_no_fault() {
     let sleeps = Arc::new(Sleeps::default());
     let redlock = client(&sleeps, Abilities::default(), |_| Reaction::Ignore);
     let redlock = redlock.build().expect("good settings");

@@ -484,6 +484,17 @@ mod tests {
     const TTL: Duration = Duration::from_secs(10);
 
     #[tokio::test(start_paused = true)]
+    async fn lock_of_a_dropped_guard_is_not_renewed_any_more() {
+        let redlock = Redlock::in_memory(3);
+        let guard = redlock.acquire("r").await.expect("free");
+        let core = redlock.core.clone();
+        let next_renewal = || core.renewal.schedule().next_wake_at(core.coordinator.now());
+        assert!(next_renewal().is_some());
+        drop(guard);
+        assert_eq!(next_renewal(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn guard_of_the_parent_process_counts_as_lost_and_is_leaked_in_a_forked_process() {
         let masters = Masters::new(3);
         let client = |masters| Redlock::builder().in_memory_on(masters).ttl(TTL).build();

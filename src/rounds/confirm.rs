@@ -14,6 +14,7 @@ use crate::node::{Answer, Claim, Fault, Numbering, Phase, Reply, Request};
 use crate::outcome::Failure;
 use crate::protocol::fencing::{Agreement, ClockOffset, agree};
 use crate::protocol::quorum::{Quorum, Reason, Tally, Verdict};
+use crate::runtime::random_number;
 
 /// The maximum number of confirm rounds in one attempt. Also the maximum number of times that an attempt asks for the
 /// fencing token of an owner's other holds.
@@ -152,9 +153,7 @@ impl Coordinator {
 
     /// The pauses of the retry settings, used between two rounds of one acquire.
     fn retry_pauses(&self) -> impl Iterator<Item = Duration> + Send + use<> {
-        let mut seed = [0; 8];
-        self.runtime.random(&mut seed);
-        self.retry.delays(u64::from_le_bytes(seed))
+        self.retry.delays(random_number(&*self.runtime))
     }
 
     /// Updates the estimate of how far the masters' clocks are ahead of this client's clock.

@@ -278,9 +278,37 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::node::{ExtendItem, NoteItem, Token};
 
     fn push_request(mailbox: &Mailbox, request: Request) -> bool {
         mailbox.push(Queued::new(request, Reply::ignored())).is_ok()
+    }
+
+    #[test]
+    fn only_requests_for_two_or_more_locks_are_of_several() {
+        let claim = Arc::new(Claim::new("", b"r", Token::from_bytes([1; 16]), true));
+        let extension = ExtendItem::new(claim.clone(), Duration::from_secs(1));
+        let note = NoteItem {
+            claim,
+            says: "me".into(),
+            since: 0,
+            announce: false,
+        };
+        for (count, is_of_several) in [(1, false), (2, true)] {
+            let requests = [
+                Request::Extend {
+                    items: vec![extension.clone(); count].into(),
+                },
+                Request::Note {
+                    items: vec![note.clone(); count].into(),
+                },
+            ];
+            for request in requests {
+                let queued = Queued::new(request, Reply::ignored());
+                assert_eq!(queued.is_of_several(), is_of_several, "{count}");
+                assert_eq!(queued.split().len(), count);
+            }
+        }
     }
 
     fn status_request(key: &str) -> Request {

@@ -21,6 +21,7 @@ use crate::node::numbers;
 use crate::node::right::{MissingRight, Purpose, Right};
 use crate::node::{Fault, Scope};
 use crate::protocol::age::AgeRecord;
+use crate::runtime::random_number;
 use crate::settings::RestartGuard;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -348,9 +349,7 @@ impl OperatorSession {
             _ => Duration::ZERO,
         };
         let run_id = field(&info, "run_id").unwrap_or("-");
-        let mut life = [0; 8];
-        self.shared.options.runtime.random(&mut life);
-        let life = u64::from_le_bytes(life);
+        let life = random_number(&*self.shared.options.runtime);
         Ok(AgeRecord::first(run_id, age, life, restores))
     }
 

@@ -35,7 +35,7 @@ use crate::node::actor::trust::ServerVote;
 use crate::node::{Fault, Reply, Request, ServerRun};
 use crate::panics::caught_in;
 use crate::protocol::instant::Instant;
-use crate::runtime::BoxFuture;
+use crate::runtime::{BoxFuture, random_number};
 
 /// How long the task still tries to deliver releases after the store's handle was dropped: 1 s.
 const LINGER: Duration = Duration::from_secs(1);
@@ -118,13 +118,9 @@ impl<S: Store> SessionTask<S> {
         let context = shared.context();
         let now = context.runtime.now();
         // The seed makes random pauses differ between processes, and between the sessions of one process.
-        let mut seed = [0; 8];
-        context.runtime.random(&mut seed);
-        let seed = u64::from_le_bytes(seed);
-        let mut stamp = [0; 8];
-        context.runtime.random(&mut stamp);
+        let seed = random_number(&*context.runtime);
         Self {
-            stamp: u64::from_le_bytes(stamp),
+            stamp: random_number(&*context.runtime),
             pending_releases: PendingReleases::new(),
             has_finished: false,
             cache: RecordCache::default(),

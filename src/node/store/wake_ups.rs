@@ -15,7 +15,7 @@ use crate::node::actor::panicked::PanicHistory;
 use crate::node::{Fault, Request, Subscriber};
 use crate::panics::caught_in;
 use crate::repeats::warn_seldom;
-use crate::runtime::BoxFuture;
+use crate::runtime::{BoxFuture, random_number};
 use futures::future::{Either, select};
 
 /// How long this process listens for wake-ups after a waiter's last request: 60 s, or the waiter's `heartbeat` if that
@@ -104,9 +104,7 @@ async fn listen_on<S: Store>(shared: &Shared<S>) {
         return;
     };
     let context = shared.context();
-    let mut seed = [0; 8];
-    context.runtime.random(&mut seed);
-    let mut back_off = BackOff::new(u64::from_le_bytes(seed));
+    let mut back_off = BackOff::new(random_number(&*context.runtime));
     let mut panic_history = PanicHistory::default();
     while shared.listening.must_continue(context.runtime.now()) {
         let started_at = context.runtime.now();

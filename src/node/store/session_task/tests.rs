@@ -71,6 +71,22 @@ async fn subscription_is_renewed_three_times_in_its_lifetime() {
 }
 
 #[tokio::test]
+async fn records_are_read_at_the_latest_possible_time_on_the_clock_of_the_store() {
+    let mut task = idle_task();
+    let asked_at = task.now();
+    let answered_at = asked_at + Duration::from_millis(40);
+    let shown = 1_000_000;
+    task.time.learn(Some(shown), asked_at, answered_at);
+    let moment = task.moment((answered_at, 0));
+    let (earliest, moment) = moment.expect("the clock is known");
+    assert_eq!(earliest, shown, "the reply may have taken no time");
+    assert!(
+        moment.now >= shown + 40_000,
+        "the request may have taken no time: {moment:?}"
+    );
+}
+
+#[tokio::test]
 async fn wait_without_a_session_ends_at_its_limit_or_with_its_future() {
     let mut task = idle_task();
     let started_at = task.now();
