@@ -3,12 +3,6 @@
 //! Each test first runs alone, without a mutant ([`calibration`]). Against a mutant, a judge then runs only the tests that
 //! execute the mutant's code, and stops at its first failure. A simulation runs as a whole. [`fate`] decides in which
 //! order the judges of a mutant run.
-//!
-//! On a busy machine, a test can fail although the code is correct. Therefore a failed test counts only under two
-//! conditions:
-//!
-//! - The test fails again when it runs alone, with the mutant.
-//! - The test passes without the mutant.
 
 pub(crate) mod calibration;
 pub(crate) mod fate;
@@ -27,7 +21,6 @@ use nix::unistd::Pid;
 
 use crate::choice::{Choice, Part};
 use crate::tree::BuiltPrograms;
-use fate::Fate;
 
 /// The runs of the simulation: the simulation's option that selects the scenarios, the first seed, and the number of
 /// seeds.
@@ -45,10 +38,6 @@ const QUICK_SIMULATION_RUNS: usize = 3;
 
 /// The time limit for one run of a judge is `MIN_LIMIT` plus four times the duration of a run without a mutant.
 const MIN_LIMIT: Duration = Duration::from_secs(5);
-
-/// The least time limit when a judge that has not ended in time runs again with the mutant. A mutant that only makes a
-/// test wait for a timer instead of a wake-up is not hung.
-const MIN_SECOND_LIMIT: Duration = Duration::from_secs(45);
 
 /// The number of tests of a judge that run at the same time.
 const TEST_THREADS: u32 = 4;
@@ -175,36 +164,6 @@ impl Judge {
         let cases = self.cases.iter();
         let reaching = cases.filter(|case| case.reached_mutants.contains(&mutant));
         reaching.collect()
-    }
-
-    /// Runs the cases against a mutant. Returns the verdict on the mutant; `None` if no case notices it.
-    fn judge(&self, copy: &Path, mutant: usize, cases: &[&Case]) -> Result<Option<Fate>> {
-        let (name, limit) = (&self.name, MIN_LIMIT + 4 * usual_time(cases));
-        let result = self.run(copy, mutant, cases, None, limit)?;
-        let (again, text) = match &result {
-            RunResult::Passed => return Ok(None),
-            RunResult::Failed(rule) if self.kind == Kind::Simulation => {
-                return Ok(Some(Fate::Killed(format!("{name}: {rule}"))));
-            }
-            RunResult::Failed(test) => match cases.iter().find(|case| case.test == *test) {
-                Some(case) => (vec![*case], format!("{name}: {test}")),
-                // The test program was aborted, so its output names no failed test.
-                None => (cases.to_vec(), format!("{name}: {test}")),
-            },
-            RunResult::TimedOut => (cases.to_vec(), name.clone()),
-        };
-        // The mutant has caused the failure only if the cases fail again, and pass without the mutant.
-        let second_limit = limit.max(MIN_SECOND_LIMIT);
-        let second_result = self.run(copy, mutant, &again, None, second_limit)?;
-        if second_result == RunResult::Passed
-            || self.run(copy, 0, &again, None, second_limit)? != RunResult::Passed
-        {
-            return Ok(None);
-        }
-        Ok(Some(match second_result {
-            RunResult::TimedOut => Fate::Hung(text),
-            _ => Fate::Killed(text),
-        }))
     }
 
     /// Runs the cases once, in a process group of their own. Kills the group at the first failure or at the time limit.

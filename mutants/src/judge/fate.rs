@@ -1,6 +1,12 @@
 //! The fate of a mutant: whether a judge notices it.
 //!
 //! The judges of one mutant run one after another. The judge that has detected the most mutants per second runs first.
+//!
+//! On a busy machine, a test can fail although the code is correct. Therefore a failed test counts only under two
+//! conditions:
+//!
+//! - The test fails again when it runs alone, with the mutant.
+//! - The test passes without the mutant.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,8 +15,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{Case, Judge, Kind, usual_time};
+use super::{Case, Judge, Kind, MIN_LIMIT, RunResult, usual_time};
 use crate::mutant::Mutant;
+
+/// The least time limit when a judge that has not ended in time runs again with the mutant. A mutant that only makes a
+/// test wait for a timer instead of a wake-up is not hung.
+const MIN_SECOND_LIMIT: Duration = Duration::from_secs(45);
 
 /// The verdict on a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +33,38 @@ pub(crate) enum Fate {
     Alive,
     /// No judge executes the mutated code.
     Unreached,
+}
+
+impl Judge {
+    /// Runs the cases against a mutant. Returns the verdict on the mutant; `None` if no case notices it.
+    fn judge(&self, copy: &Path, mutant: usize, cases: &[&Case]) -> Result<Option<Fate>> {
+        let (name, limit) = (&self.name, MIN_LIMIT + 4 * usual_time(cases));
+        let result = self.run(copy, mutant, cases, None, limit)?;
+        let (again, text) = match &result {
+            RunResult::Passed => return Ok(None),
+            RunResult::Failed(rule) if self.kind == Kind::Simulation => {
+                return Ok(Some(Fate::Killed(format!("{name}: {rule}"))));
+            }
+            RunResult::Failed(test) => match cases.iter().find(|case| case.test == *test) {
+                Some(case) => (vec![*case], format!("{name}: {test}")),
+                // The test program was aborted, so its output names no failed test.
+                None => (cases.to_vec(), format!("{name}: {test}")),
+            },
+            RunResult::TimedOut => (cases.to_vec(), name.clone()),
+        };
+        // The mutant has caused the failure only if the cases fail again, and pass without the mutant.
+        let second_limit = limit.max(MIN_SECOND_LIMIT);
+        let second_result = self.run(copy, mutant, &again, None, second_limit)?;
+        if second_result == RunResult::Passed
+            || self.run(copy, 0, &again, None, second_limit)? != RunResult::Passed
+        {
+            return Ok(None);
+        }
+        Ok(Some(match second_result {
+            RunResult::TimedOut => Fate::Hung(text),
+            _ => Fate::Killed(text),
+        }))
+    }
 }
 
 /// For each mutated file and each judge: the number of mutants that the judge has killed, and its run time in seconds.
