@@ -325,9 +325,8 @@ impl Held {
         loop {
             let validity_change = self.validity_changed.notified();
             futures::pin_mut!(validity_change);
-            // Register for the notification first. If the lock ends right after the call of `end_cause` below, the
-            // notification wakes this future.
-            validity_change.as_mut().enable();
+            // If the lock ends right after the call of `end_cause` below, the notification wakes this future: it was
+            // created before.
             if let Some(cause) = self.end_cause(runtime.now()) {
                 return cause;
             }
