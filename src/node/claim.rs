@@ -171,6 +171,11 @@ impl Claim {
         &self.fairness
     }
 
+    /// Whether the claim follows the queue of the lock ([`Fairness::Fair`]).
+    pub(in crate::node) fn is_fair(&self) -> bool {
+        matches!(self.fairness, Fairness::Fair(_))
+    }
+
     /// The claim's ticket for the queue of the lock; `None` if the claim has no place in the queue.
     pub fn ticket(&self) -> Option<&Ticket> {
         match &self.fairness {

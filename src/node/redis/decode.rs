@@ -9,8 +9,8 @@ use crate::node::actor::trust::Memory;
 use crate::node::inspection::server_text;
 use crate::node::numbers;
 use crate::node::{
-    Answer, Claim, Extended, Fairness, Fault, Hold, KeyState, Note, NoteItem, Permit, QueueInfo,
-    Request, Shape, StoredValue, Waiter,
+    Answer, Claim, Extended, Fault, Hold, KeyState, Note, NoteItem, Permit, QueueInfo, Request,
+    Shape, StoredValue, Waiter,
 };
 
 /// Why a reply is not an answer to its request.
@@ -113,7 +113,7 @@ pub(super) fn shape_of_reply(request: &Request) -> &Shape {
 
 /// Decodes the reply to an acquire of a plain lock.
 pub(super) fn acquire_answer(claim: &Claim, value: &Value<'_>) -> Result<Answer, NoAnswer> {
-    let queued = matches!(claim.fairness(), Fairness::Fair(_));
+    let queued = claim.is_fair();
     match value {
         Value::Int(number) if claim.fenced() || queued => {
             let counter = Some(counter(*number)?);

@@ -81,14 +81,13 @@ impl Scripts {
     pub(super) fn encode_many(&self, placed_run: &[PlacedRequest<Queued>], out: &mut Vec<u8>) {
         // Write a command even if `is_noted` has become true since the release was queued: a reply will be expected.
         let before = out.len();
-        let is_fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
         if let [first, ..] = placed_run {
             match &first.member.request {
                 Request::Acquire { claim, ttl, .. } => {
-                    self.acquire_many(placed_run, is_fair(claim), *ttl, out);
+                    self.acquire_many(placed_run, claim.is_fair(), *ttl, out);
                 }
                 Request::Release { claim, .. } => {
-                    self.release_many(placed_run, is_fair(claim), out);
+                    self.release_many(placed_run, claim.is_fair(), out);
                 }
                 _ => {}
             }

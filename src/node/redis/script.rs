@@ -35,7 +35,7 @@ use crate::node::right::Purpose::{
     self, Changing, Crowds, Elections, Fencing, Groups, Locking, Masters, Notes, Operating, Order,
     Semaphores, Values, WakeUps,
 };
-use crate::node::{Claim, Fairness, Request, Shape};
+use crate::node::{Request, Shape};
 
 /// All properties of one script.
 pub(super) struct ScriptRow {
@@ -505,15 +505,14 @@ impl Script {
     ///
     /// For such an acquire, clients use the command SET, or [`Script::Classic`] if they check the generation marker.
     pub(super) fn for_request(request: &Request) -> Option<Self> {
-        let is_fair = |claim: &Claim| matches!(claim.fairness(), Fairness::Fair(_));
         Some(match (request, request.shape()) {
-            (Request::Acquire { claim, .. }, Shape::Plain) if is_fair(claim) => Self::AcquireFair,
+            (Request::Acquire { claim, .. }, Shape::Plain) if claim.is_fair() => Self::AcquireFair,
             (Request::Acquire { claim, .. }, Shape::Plain) if claim.fenced() => Self::Acquire,
             (Request::Acquire { .. }, Shape::Group(_)) => Self::Claim,
             (Request::Acquire { .. }, Shape::Permit(_)) => Self::Permit,
             (Request::Confirm { .. }, Shape::Plain | Shape::Permit(_)) => Self::Confirm,
             (Request::Confirm { .. }, Shape::Group(_)) => Self::ConfirmGroup,
-            (Request::Release { claim, .. }, Shape::Plain) if is_fair(claim) => Self::ReleaseFair,
+            (Request::Release { claim, .. }, Shape::Plain) if claim.is_fair() => Self::ReleaseFair,
             (Request::Release { .. }, Shape::Plain) => Self::Release,
             (Request::Release { .. }, Shape::Group(_)) => Self::Unclaim,
             (Request::Release { .. }, Shape::Permit(_)) => Self::ReleasePermit,

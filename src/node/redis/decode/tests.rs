@@ -3,7 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::node::{Class, ExtendItem, Group, Mode, Part, Token};
+use crate::node::{Class, ExtendItem, Fairness, Group, Mode, Part, Token};
 
 fn memory() -> Memory {
     Memory::new(Some("run"), false)

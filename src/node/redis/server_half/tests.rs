@@ -443,8 +443,7 @@ fn free_slots(permits: u8) -> impl Strategy<Value = QueueInfo> {
 }
 
 fn acquired_answer(claim: &Claim) -> BoxedStrategy<Answer> {
-    let queues = matches!(claim.fairness(), Fairness::Fair(_));
-    let numbered = claim.fenced() || queues;
+    let numbered = claim.fenced() || claim.is_fair();
     let counter = if numbered {
         (1..=MAX_NUMBER).prop_map(Some).boxed()
     } else {
@@ -452,7 +451,7 @@ fn acquired_answer(claim: &Claim) -> BoxedStrategy<Answer> {
     };
     let line = match claim.permit() {
         Some(permit) => free_slots(permit.permits()).prop_map(Some).boxed(),
-        None if queues => queue_info(true).prop_map(Some).boxed(),
+        None if claim.is_fair() => queue_info(true).prop_map(Some).boxed(),
         None => Just(None).boxed(),
     };
     let ttl = if numbered {
