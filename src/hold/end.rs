@@ -49,6 +49,7 @@ mod tests {
         let lost = (Some(LossCause::TakenAway), true);
         assert_eq!(end(LossCause::TakenAway), lost);
     }
+
     #[tokio::test(start_paused = true)]
     async fn loss_that_is_noticed_during_a_release_does_not_end_the_lock() {
         let redlock = Redlock::in_memory(3);

@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
     use crate::keys::hold_note_key;
-    use crate::node::memory::intercepted::intercepted;
+    use crate::node::memory::intercepted::{ExtensionCounts, counting_extensions, intercepted};
     use crate::node::note::NOTE_LIVES;
     use crate::node::{Extended, Request};
     use crate::redlock::Redlock;
@@ -216,41 +216,33 @@ mod tests {
         assert!(announced.len() >= 6, "two notes for each master");
         assert!(!announced.contains(&true), "only candidates announce notes");
     }
+
     #[tokio::test(start_paused = true)]
     async fn extension_sends_the_note_separately_only_for_groups_whose_note_was_written() {
         let ms = Duration::from_millis;
-        for (is_shared, held_for, extends_note, notes) in [
+        for (is_shared, held_for, with_note, separate_notes) in [
             // A note is written only when the lock has been held for 100 ms.
-            (false, ms(1), false, 0),
-            (true, ms(1), false, 0),
-            (false, ms(200), true, 0),
-            (true, ms(200), true, 1),
+            (false, ms(1), 0, 0),
+            (true, ms(1), 0, 0),
+            (false, ms(200), 3, 0),
+            (true, ms(200), 3, 3),
         ] {
-            // For each sent extension, whether it also extends the note. And the number of sent notes.
-            let sent = Arc::<Mutex<(Vec<bool>, usize)>>::default();
-            let seen = sent.clone();
-            let nodes = intercepted(&Masters::new(3), move |request, reply| {
-                let (extensions, notes) = &mut *seen.lock().expect("not poisoned");
-                match request {
-                    Request::Extend { items } => {
-                        extensions.extend(items.iter().map(|item| item.note));
-                    }
-                    Request::Note { items } => *notes += items.len(),
-                    _ => {}
-                }
-                Some(reply)
-            });
+            let (nodes, counts) = counting_extensions(&Masters::new(3));
             let redlock = Redlock::builder().nodes(nodes).build();
             let lock = redlock.expect("good settings").lock("doc");
             let lock = if is_shared { lock.shared() } else { lock };
             let guard = lock.note("me").renewal(false).acquire().await;
             let guard = guard.expect("free");
             tokio::time::sleep(held_for).await;
-            *sent.lock().expect("not poisoned") = (Vec::new(), 0);
+            *counts.lock().expect("not poisoned") = ExtensionCounts::default();
             guard.extend(guard.held.ttl()).await.expect("still held");
-            let sent = sent.lock().expect("not poisoned").clone();
-            let to_each_master = (vec![extends_note; 3], 3 * notes);
-            assert_eq!(sent, to_each_master, "{is_shared} {held_for:?}");
+            let expected = ExtensionCounts {
+                extensions: 3,
+                with_note,
+                separate_notes,
+            };
+            let counts = *counts.lock().expect("not poisoned");
+            assert_eq!(counts, expected, "{is_shared} {held_for:?}");
         }
     }
 

@@ -425,14 +425,12 @@ fn apply_outcome(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use futures::FutureExt as _;
 
     use super::*;
     use crate::hold::core::Core;
     use crate::hold::guard::LockGuard;
-    use crate::node::memory::intercepted::intercepted;
+    use crate::node::memory::intercepted::{ExtensionCounts, counting_extensions};
     use crate::node::memory::{Masters, MemoryNode};
     use crate::node::{Fault, Node};
     use crate::protocol::validity::Drift;
@@ -619,35 +617,26 @@ mod tests {
         assert_eq!(keeping.len(), 4);
         assert!(keeping.windows(2).all(|pair| pair[1] == pair[0] + 6));
     }
+
     #[tokio::test(start_paused = true)]
     async fn note_is_renewed_with_the_lock_or_separately_if_the_lock_is_of_a_group() {
         let ttl = Duration::from_secs(9);
-        for (is_shared, expected) in [(false, (18, 3, 0)), (true, (18, 0, 3))] {
-            // The number of renewals, of those that also renew the note, and of separate notes.
-            let sent = Arc::<Mutex<(u32, u32, u32)>>::default();
-            let seen = sent.clone();
-            let nodes = intercepted(&Masters::new(1), move |request, reply| {
-                let (renewals, with_note, notes) = &mut *seen.lock().expect("not poisoned");
-                match request {
-                    Request::Extend { items } => {
-                        *renewals += 1;
-                        *with_note += u32::from(items[0].note);
-                    }
-                    Request::Note { .. } => *notes += 1,
-                    _ => {}
-                }
-                Some(reply)
-            });
+        for (is_shared, with_note, separate_notes) in [(false, 3, 0), (true, 0, 3)] {
+            let (nodes, counts) = counting_extensions(&Masters::new(1));
             let redlock = Redlock::builder().nodes(nodes).ttl(ttl).build();
             let lock = redlock.expect("good settings").lock("doc").note("me");
             let lock = if is_shared { lock.shared() } else { lock };
             let _guard = lock.acquire().await.expect("free");
             // The note is written for the first time after 100 ms. The lock is renewed each third of its ttl.
             tokio::time::sleep(ttl / 6).await;
-            *sent.lock().expect("not poisoned") = (0, 0, 0);
+            *counts.lock().expect("not poisoned") = ExtensionCounts::default();
             tokio::time::sleep(18 * ttl / 3).await;
-            let sent = *sent.lock().expect("not poisoned");
-            assert_eq!(sent, expected, "{is_shared}");
+            let expected = ExtensionCounts {
+                extensions: 18,
+                with_note,
+                separate_notes,
+            };
+            assert_eq!(*counts.lock().expect("not poisoned"), expected);
         }
     }
 

@@ -100,6 +100,7 @@ mod tests {
         add_first_answers(&mut first, &vec![held_by(b"b"), held_by(b"b"), failed()]);
         assert_eq!(first, [held_by(b"b"), held_by(b"a"), failed()]);
     }
+
     #[tokio::test(start_paused = true)]
     async fn deletion_is_sent_only_if_a_master_has_shown_a_lock() {
         let redlock = Redlock::in_memory(3);

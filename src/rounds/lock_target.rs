@@ -138,6 +138,7 @@ mod tests {
         let shared = LockTarget::group(vec![part(b"a", Mode::Class(Class::Shared))]);
         assert!(!shared.shape.is_plain());
     }
+
     #[test]
     fn first_of_several_keys_is_the_key_of_the_request() {
         let keys = ["b", "a", "c"].map(|key| Arc::from(key.as_bytes()));

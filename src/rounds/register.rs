@@ -581,6 +581,7 @@ mod tests {
             Some(WriteVerdict::Unknown)
         );
     }
+
     #[test]
     fn write_counts_only_on_masters_that_have_not_restarted_since_the_read() {
         let read = read_answers([(Some(true), None); 3]);

@@ -1,6 +1,6 @@
 //! A master in memory for unit tests: the test sees each request before the master executes it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use super::{MemoryNode, Reply, Request};
 use crate::node::{Node, NodeName};
@@ -38,4 +38,35 @@ pub(crate) fn intercepted(
         Arc::new(InterceptedNode { master, intercept })
     };
     masters.iter().map(node).collect()
+}
+
+/// How many extensions of locks the masters received, and how the holder's notes were renewed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ExtensionCounts {
+    pub(crate) extensions: usize,
+    /// The extensions that also renewed the note.
+    pub(crate) with_note: usize,
+    /// The notes that were sent separately.
+    pub(crate) separate_notes: usize,
+}
+
+/// Nodes that count the extensions and notes that they receive.
+pub(crate) fn counting_extensions(
+    masters: &[MemoryNode],
+) -> (Vec<Arc<dyn Node>>, Arc<Mutex<ExtensionCounts>>) {
+    let counts = Arc::<Mutex<ExtensionCounts>>::default();
+    let counted = counts.clone();
+    let nodes = intercepted(masters, move |request, reply| {
+        let mut counts = counted.lock().expect("not poisoned");
+        match request {
+            Request::Extend { items } => {
+                counts.extensions += items.len();
+                counts.with_note += items.iter().filter(|item| item.note).count();
+            }
+            Request::Note { items } => counts.separate_notes += items.len(),
+            _ => {}
+        }
+        Some(reply)
+    });
+    (nodes, counts)
 }

@@ -46,6 +46,20 @@ fn release(master: &mut Master, now: u64, claim: &Arc<Claim>) {
     assert_eq!(released, Ok(Answer::Released(true)));
 }
 
+/// Acquires the lock `nightly`, and lets a waiter enter its queue and leave it. The ticket of the queue remains.
+fn master_with_an_empty_queue() -> Master {
+    let mut master = Master::default();
+    acquire(&mut master, NOW, &claim(1, None), 600);
+    let waiter = claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 60)));
+    acquire(&mut master, NOW, &waiter, 30);
+    let request = Request::Release {
+        claim: waiter,
+        leave: true,
+    };
+    assert_eq!(master.apply(NOW, &request), Ok(Answer::Released(false)));
+    master
+}
+
 fn woken(master: &mut Master) -> Vec<String> {
     let woken = master.take_published().into_iter();
     woken.map(|(process, _)| process.to_string()).collect()
@@ -499,15 +513,7 @@ fn expired_key_does_not_count_as_a_key_of_the_master() {
 
 #[test]
 fn ticket_of_an_empty_queue_is_a_key_until_it_is_forgotten() {
-    let mut master = Master::default();
-    acquire(&mut master, NOW, &claim(1, None), 600);
-    let waiter = claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 60)));
-    acquire(&mut master, NOW, &waiter, 30);
-    let request = Request::Release {
-        claim: waiter,
-        leave: true,
-    };
-    assert_eq!(master.apply(NOW, &request), Ok(Answer::Released(false)));
+    let mut master = master_with_an_empty_queue();
     // The three keys are the lock, its counter, and the ticket.
     assert_eq!(master.len(NOW), 3);
     master.forget_ticket(b"nightly");
@@ -516,15 +522,7 @@ fn ticket_of_an_empty_queue_is_a_key_until_it_is_forgotten() {
 
 #[test]
 fn waiter_is_listed_until_its_place_expires_even_if_the_ticket_of_the_queue_lives_longer() {
-    let mut master = Master::default();
-    acquire(&mut master, NOW, &claim(1, None), 600);
-    let gone = claim(2, Some(ticket("aaaaaaaaaaaaaaaa:1", 1, 60)));
-    acquire(&mut master, NOW, &gone, 30);
-    let leave = Request::Release {
-        claim: gone,
-        leave: true,
-    };
-    assert_eq!(master.apply(NOW, &leave), Ok(Answer::Released(false)));
+    let mut master = master_with_an_empty_queue();
     let waiter = claim(3, Some(ticket("bbbbbbbbbbbbbbbb:1", 2, 10)));
     acquire(&mut master, NOW, &waiter, 30);
     let mut listed_at = |now| {

@@ -1253,6 +1253,14 @@ fn own_marker(bench: &Bench) -> String {
     markers.next().expect("a marker").to_string()
 }
 
+/// A bench that is connected to a server without an age record.
+fn bench_without_age_record() -> Bench {
+    let mut bench = Bench::new();
+    let marker = own_marker(&bench);
+    greet_aged(&mut bench, ("a", &marker, ""), 0);
+    bench
+}
+
 /// The arguments of the calls of the script that raises the age record, in the written bytes. The new life is left out.
 fn age_calls(written: &str) -> Vec<[String; 4]> {
     let calls = written.split("EVALSHA\r\n").skip(1);
@@ -1365,9 +1373,7 @@ fn client_counts_from_the_new_age_record_of_a_server_that_was_emptied() {
 
 #[test]
 fn refused_raise_of_the_age_record_is_repeated_after_a_pause() {
-    let mut bench = Bench::new();
-    let marker = own_marker(&bench);
-    greet_aged(&mut bench, ("a", &marker, ""), 0);
+    let mut bench = bench_without_age_record();
     load_age(&mut bench, 0);
     assert_eq!(take_age_calls(&mut bench, 0).len(), 1);
     bench.receive_bytes(b"-OOM command not allowed\r\n", 1);

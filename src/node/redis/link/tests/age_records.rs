@@ -40,9 +40,7 @@ fn lost_marker_is_restored_again_if_the_server_refused_the_first_call() {
 
 #[test]
 fn script_of_the_age_record_that_the_server_refused_is_loaded_again_after_a_pause() {
-    let mut bench = Bench::new();
-    let marker = own_marker(&bench);
-    greet_aged(&mut bench, ("a", &marker, ""), 0);
+    let mut bench = bench_without_age_record();
     bench.link.tick(at(0));
     assert_eq!(bench.take_written().matches("LOAD").count(), 1);
     bench.receive_bytes(b"-NOPERM no right to load\r\n", 0);
@@ -54,9 +52,7 @@ fn script_of_the_age_record_that_the_server_refused_is_loaded_again_after_a_paus
 
 #[test]
 fn age_record_is_raised_again_only_after_the_reply_to_a_script_that_was_lost_and_loaded_again() {
-    let mut bench = Bench::new();
-    let marker = own_marker(&bench);
-    greet_aged(&mut bench, ("a", &marker, ""), 0);
+    let mut bench = bench_without_age_record();
     load_age(&mut bench, 0);
     assert_eq!(take_age_calls(&mut bench, 2).len(), 1);
     bench.receive_bytes(b"-NOSCRIPT No matching script.\r\n", 3);
@@ -345,9 +341,7 @@ fn votes_that_are_ignored_after_the_loss_of_a_marker_are_logged() {
         assert_eq!(!would_log_now, is_logged, "{reply} {now}");
     }
     // The age record is young, but the master has not lost its marker.
-    let mut bench = Bench::new();
-    let marker = own_marker(&bench);
-    greet_aged(&mut bench, ("a", &marker, ""), 0);
+    let mut bench = bench_without_age_record();
     load_age(&mut bench, 0);
     assert_eq!(take_age_calls(&mut bench, 1).len(), 1);
     bench.receive_bytes(bulk("a 1 x").as_bytes(), 2);
