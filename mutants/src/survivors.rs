@@ -58,7 +58,7 @@ mod tests {
 
     /// The largest allowed number of entries in `survivors.txt`. Raise it only for a mutant that does not change the
     /// behaviour of quorate. For any other survivor, write a test.
-    const MAX_SURVIVORS: usize = 52;
+    const MAX_SURVIVORS: usize = 53;
 
     #[test]
     fn every_mutant_on_the_list_of_survivors_exists_and_has_a_reason() {

@@ -295,7 +295,10 @@ impl Observation {
     /// Waits until the next request is due, or until an announcement of a new leader arrives.
     async fn wait_until_due(&mut self) {
         let coordinator = &self.redlock.core.coordinator;
-        // If the request is due already, the timer ends at once.
+        // Keep an announcement for the next call: this request follows in any case.
+        if coordinator.now() >= self.poll_at {
+            return;
+        }
         let timer = coordinator.runtime.sleep_until(self.poll_at);
         let announcement = std::pin::pin!(self.announced.notified());
         futures::future::select(timer, announcement).await;
