@@ -57,7 +57,7 @@ pub trait Runtime: Send + Sync + 'static {
     fn random(&self, bytes: &mut [u8]);
 }
 
-/// A random number. `runtime` decides how random it is.
+/// A number of random bytes of `runtime`.
 pub(crate) fn random_number(runtime: &dyn Runtime) -> u64 {
     let mut bytes = [0; 8];
     runtime.random(&mut bytes);

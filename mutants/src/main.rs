@@ -127,7 +127,7 @@ fn test_counts(value: &str) -> Result<RangeInclusive<usize>> {
     let range = least.parse()?..=most.parse()?;
     ensure!(
         !range.is_empty(),
-        "{value} is no range: the first number is larger"
+        "{value} selects no mutants: use at least 1, and no first number that is larger than the second"
     );
     Ok(range)
 }

@@ -263,7 +263,7 @@ mod tests {
         let reports = answers.replies.reports(names, Phase::Extend);
         assert!(
             reports.iter().all(|report| !report.late),
-            "a late answer arrives in another way: {reports:?}"
+            "these answers arrived in time: {reports:?}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! An environment for unit tests: the test advances its clock, and it runs no tasks.
+//! An environment for unit tests. The test advances its clock. It accepts no tasks, as if it had been shut down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,15 +8,15 @@ use std::time::Duration;
 use super::{BoxFuture, MakeTask, Runtime};
 use crate::protocol::instant::Instant;
 
-/// All bytes of a random number.
+/// The value of each random byte.
 pub(crate) const RANDOM_BYTE: u8 = 5;
 
 /// A runtime whose clock advances only when the test advances it. Its clones share the clock.
 #[derive(Clone, Default)]
 pub(crate) struct ManualClock {
     nanos: Arc<AtomicU64>,
-    /// Whether each sleep ends at once, and advances the clock to its end. Otherwise, a sleep ends when the test has
-    /// advanced the clock.
+    /// Whether each sleep ends at once, and advances the clock to its end. Otherwise, a sleep ends when it is polled
+    /// after the test has advanced the clock. An advance wakes no task.
     is_advanced_by_sleeps: bool,
     /// Whether another executor takes over the tasks.
     has_other_executor: bool,
@@ -24,7 +24,7 @@ pub(crate) struct ManualClock {
 
 #[cfg_attr(
     quorate_loom,
-    allow(dead_code, reason = "the loom models only stop the clock")
+    allow(dead_code, reason = "the models of loom use a clock that stands still")
 )]
 impl ManualClock {
     /// A clock that each sleep advances.

@@ -13,7 +13,7 @@ pub struct BadUrl {
 pub const OTHER_URL: &str = "redis://10.9.9.9";
 
 /// Letters and digits that make four characters of a password unlikely in any other text, and impossible in the text of
-/// a test URL around the password. A 9 would not: ports and addresses of the tests contain `9999` and `.9.9`.
+/// a test URL around the password. So there is no 9: ports and addresses in test URLs contain `9999` and `.9.9`.
 const LETTERS: &[char] = &['Q', 'X', 'Z', 'J', 'K', 'W', 'V', '7', 'G', '8', 'ß', 'é'];
 /// Characters that have a meaning in URLs, in messages or in configuration files.
 const SPECIAL: &[char] = &[

@@ -28,7 +28,8 @@ impl<F: Fn(&Request, Reply) -> Option<Reply> + Send + Sync + 'static> Node for I
 }
 
 /// Nodes that pass each request to `intercept` first. If it returns the reply, the master executes the request.
-/// Otherwise the master never learns of the request.
+/// Otherwise the master never learns of the request. To leave a request unanswered, `intercept` must keep the reply: a
+/// reply that is dropped is answered with a fault.
 pub(crate) fn intercepted(
     masters: &[MemoryNode],
     intercept: impl Fn(&Request, Reply) -> Option<Reply> + Clone + Send + Sync + 'static,

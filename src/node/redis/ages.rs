@@ -139,7 +139,7 @@ impl Ages {
         value: &Value<'_>,
         now: Instant,
     ) -> Option<Watch> {
-        // The call is the last command that was written, and the master answers in order.
+        // Scripts are loaded before the call, and the master answers in order. So no other reply is outstanding here.
         self.outstanding_replies = 0;
         match value {
             Value::Error(_) if is_noscript(value) => {
