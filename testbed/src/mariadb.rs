@@ -71,17 +71,25 @@ impl MariaDbOptions {
         Self::default()
     }
 
-    /// Sets `innodb_flush_log_at_trx_commit`. With 0, a crash loses commits; with 1 and 2, commits survive SIGKILL.
-    /// Default: 1.
+    /// Sets `innodb_flush_log_at_trx_commit`. With 0, a crash loses commits of the last second; with 1 and 2, commits
+    /// survive SIGKILL. Default: 1.
     pub fn flush(self, flush: u8) -> Self {
         Self { flush, ..self }
     }
 
     /// Sets the folder in which the server's directory is created. Default: `/dev/shm` if it has enough room, otherwise
-    /// the folder for temporary files.
+    /// the folder for temporary files. With [`flush(0)`](Self::flush), the default is the folder for temporary files,
+    /// because MariaDB maps a log in `/dev/shm` into its memory: the log then contains each commit at once, and a crash
+    /// loses nothing.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(folder.into());
         self
+    }
+
+    /// The folder in which the server's directory is created; `None` for the usual one.
+    fn data_folder(&self) -> Option<PathBuf> {
+        let temporary_folder = || (self.flush == 0).then(std::env::temp_dir);
+        self.folder.clone().or_else(temporary_folder)
     }
 
     /// Sets `max_connections`. Default: 400.
@@ -194,7 +202,7 @@ impl MariaDb {
         let template_dir = template(programs)?;
         let mut try_count = 1;
         loop {
-            let dir = ServerDir::create(options.folder.as_deref())
+            let dir = ServerDir::create(options.data_folder().as_deref())
                 .map_err(Error::io("create a temporary directory"))?;
             let server = Self {
                 options: options.clone(),

@@ -35,6 +35,24 @@ fn mariadb_keeps_acknowledged_commits_after_a_crash() {
 }
 
 #[test]
+fn mariadb_with_flush_0_loses_a_commit_in_a_crash() {
+    let Some(server) = server(MariaDbOptions::new().flush(0)) else {
+        return;
+    };
+    let create_table =
+        "CREATE DATABASE IF NOT EXISTS d; CREATE TABLE IF NOT EXISTS d.t (a INT) ENGINE=InnoDB";
+    // The server writes its log once a second, so some of these commits may survive.
+    let is_lost = |number: u32| {
+        let insert = format!("{create_table}; INSERT INTO d.t VALUES ({number})");
+        server.sql(&insert).unwrap();
+        server.restart().unwrap();
+        let select = format!("{create_table}; SELECT COUNT(*) FROM d.t WHERE a = {number}");
+        server.sql(&select).unwrap() == "0\n"
+    };
+    assert!((0..10).any(is_lost), "all commits survived");
+}
+
+#[test]
 fn error_of_a_refused_sql_statement_contains_the_server_message() {
     let Some(server) = server(MariaDbOptions::new()) else {
         return;
