@@ -95,9 +95,10 @@ struct Master {
 struct Exchange {
     is_asked: bool,
     granted: Option<u64>,
-    confirmed: Option<u64>,
-    /// The token that the client wants to have confirmed.
-    to_confirm: u64,
+    /// The tokens that the client wants to have confirmed, one after the other: after a refusal, it tries a larger one.
+    to_confirm: Vec<u64>,
+    /// The tokens of [`Self::to_confirm`] that the master has confirmed.
+    confirmed: Vec<u64>,
     /// The extensions that the client has sent: the reading of its clock, and the TTL.
     extensions: Vec<(u64, u64)>,
     /// The latest end of the validity that the master's answers to extensions allow, on the client's clock.
@@ -307,7 +308,7 @@ impl Replay {
         let exchange = &mut attempt.exchanges[master];
         match request {
             Sent::Acquire => exchange.is_asked = true,
-            Sent::Confirm(token) => exchange.to_confirm = token,
+            Sent::Confirm(token) => exchange.to_confirm.push(token),
             Sent::Extend(ttl) => exchange.extensions.push((reading, ttl)),
             Sent::Release => attempt.has_released = true,
         }
@@ -369,8 +370,8 @@ impl Replay {
         self.count_vote(at, kind)
     }
 
-    /// The answers that the master may give, each with what the master then stores. For an extension there are several,
-    /// because the history does not say which of the client's extensions has arrived.
+    /// The answers that the master may give, each with what the master then stores. For an extension or a token to
+    /// confirm there are several, because the history does not say which of the client's requests has arrived.
     fn possible_answers<'a>(
         &'a self,
         attempt: &'a Attempt,
@@ -380,11 +381,22 @@ impl Replay {
     ) -> impl Iterator<Item = (Answer, StoredLock)> + 'a {
         let rules = self.rules;
         let exchange = &attempt.exchanges[master];
-        let ttls: Vec<u64> = match verb {
-            Verb::Extend => exchange.extensions.iter().map(|(_, ttl)| *ttl).collect(),
-            _ => vec![self.settings.ttl],
+        let ttl = self.settings.ttl;
+        // The TTL and the token of each request that may have arrived.
+        let requests: Vec<(u64, u64)> = match verb {
+            Verb::Acquire | Verb::Release => vec![(ttl, 0)],
+            Verb::Confirm => exchange
+                .to_confirm
+                .iter()
+                .map(|&token| (ttl, token))
+                .collect(),
+            Verb::Extend => exchange
+                .extensions
+                .iter()
+                .map(|&(_, ttl)| (ttl, 0))
+                .collect(),
         };
-        ttls.into_iter().map(move |ttl| {
+        requests.into_iter().map(move |(ttl, token)| {
             let mut stored = before;
             let key = LockKey {
                 value: attempt.id.value,
@@ -402,7 +414,7 @@ impl Replay {
                         answer => answer,
                     }
                 }
-                Verb::Confirm => rules.confirm(&mut stored, key.value, exchange.to_confirm),
+                Verb::Confirm => rules.confirm(&mut stored, key.value, token),
                 Verb::Extend => rules.extend(&mut stored, key),
                 Verb::Release => rules.release(&mut stored, key.value),
             };
@@ -449,6 +461,7 @@ impl Replay {
             value,
             answer: Some(answer),
             is_live,
+            after,
             ..
         } = *kind
         else {
@@ -488,7 +501,7 @@ impl Replay {
         let exchange = &mut attempt.exchanges[master];
         match answer {
             Answer::Granted(number) => exchange.granted = Some(number),
-            Answer::Confirmed => exchange.confirmed = Some(exchange.to_confirm),
+            Answer::Confirmed => exchange.confirmed.push(after.counter),
             _ => {
                 let ends = exchange.extensions.iter();
                 let ends = ends.map(|(sent, ttl)| {
@@ -582,8 +595,9 @@ impl Replay {
         )?;
         let has_granted = |exchange: &Exchange| exchange.granted == token;
         let agreeing = voting(&has_granted);
-        let agreeing = agreeing
-            | voting(&|exchange| exchange.confirmed.is_some() && exchange.confirmed == token);
+        let has_confirmed =
+            |exchange: &Exchange| token.is_some_and(|t| exchange.confirmed.contains(&t));
+        let agreeing = agreeing | voting(&has_confirmed);
         let is_agreed = self.rules.has_token_quorum(agreeing, agreeing, sets);
         require(
             is_agreed || !self.settings.fencing,

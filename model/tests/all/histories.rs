@@ -288,3 +288,49 @@ fn history_is_refused_if_a_restarted_master_has_a_key_that_it_never_had() {
     });
     assert_eq!(rule, "restart guard");
 }
+
+/// The masters grant different numbers, so the client asks all masters to confirm `CLOCK + 5`. Master 2 refuses, because
+/// its number is `CLOCK + 9`, so the client asks all masters to confirm this number. Then master 0 executes the first of
+/// these requests, and the masters 0 and 1 confirm the tokens `confirmed`.
+fn history_with_two_confirmations(confirmed: [u64; 2]) -> Vec<Event> {
+    let expires_at = Some(MS + TTL);
+    let execute = |at: u64, master: usize, request: (Verb, Answer), counter: u64| {
+        executed(at * MS, (0, master), request, (expires_at, counter))
+    };
+    let confirm = |at: u64, token: u64| {
+        let request = Sent::Confirm(token);
+        (0..3).map(move |master| sent(at * MS, 0, master, request))
+    };
+    let numbers = [CLOCK, CLOCK + 5, CLOCK + 9];
+    let mut events: Vec<Event> = (0..3)
+        .map(|master| sent(0, 0, master, Sent::Acquire))
+        .collect();
+    events.extend((0..3).map(|master| {
+        let number = numbers[master];
+        execute(1, master, (Verb::Acquire, Answer::Granted(number)), number)
+    }));
+    let above = (Verb::Confirm, Answer::CounterAbove);
+    let yes = (Verb::Confirm, Answer::Confirmed);
+    events.extend(confirm(2, numbers[1]));
+    events.push(execute(3, 2, above, numbers[2]));
+    events.extend(confirm(4, numbers[2]));
+    events.push(execute(5, 0, yes, numbers[1]));
+    events.extend((0..2).map(|master| execute(6, master, yes, confirmed[master])));
+    events.push(obtained(7 * MS, 0, numbers[2], 988 * MS));
+    events
+}
+
+#[test]
+fn history_is_accepted_if_an_earlier_request_to_confirm_arrives_after_a_later_one_was_sent() {
+    let accepted = check(&history_with_two_confirmations([CLOCK + 9; 2]));
+    let accepted = accepted.expect("the history is right");
+    assert_eq!((accepted.confirmed, accepted.obtained_by_confirm), (3, 1));
+}
+
+#[test]
+fn history_is_refused_if_a_confirmation_of_an_earlier_token_counts_for_a_later_one() {
+    let history = history_with_two_confirmations([CLOCK + 5; 2]);
+    let refusal = check(&history).expect_err("the history is wrong");
+    assert_eq!(refusal.rule, "fencing tokens");
+    assert!(refusal.to_string().contains("takes the token"), "{refusal}");
+}
