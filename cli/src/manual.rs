@@ -10,7 +10,7 @@ use crate::exit::{self, CommandResult, Failure};
 use crate::help::{self, TOPICS, Topic};
 use crate::layout::{self, Block, Line};
 use crate::output;
-use crate::variables::COMMAND_VARIABLES;
+use crate::variables::{COMMAND_VARIABLES, SERVER_VARIABLES};
 
 /// The first part of the text below the options of `quorate --help`. The exit codes follow this part.
 const AFTER_HELP: &str = "\
@@ -51,18 +51,6 @@ const OTHER_VARIABLES: [(&str, &str); 3] = [
     (
         "COLUMNS",
         "the width of help texts if stdout is not a terminal",
-    ),
-];
-
-/// Environment variables with the paths of the servers that `demo` and `bench` start: name and meaning.
-const SERVER_VARIABLES: [(&str, &str); 2] = [
-    (
-        "QUORATE_SERVER",
-        "the path of the redis-server or valkey-server that demo and bench start",
-    ),
-    (
-        "QUORATE_ZOOKEEPER",
-        "the folder with the ZooKeeper jars that demo and bench use",
     ),
 ];
 

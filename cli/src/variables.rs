@@ -30,11 +30,24 @@ pub(crate) fn table_text() -> String {
     COMMAND_VARIABLES.map(variable_line).join("\n")
 }
 
-/// The variables that choose the servers which `demo` and `bench` start.
-const SERVERS: [&str; 2] = ["QUORATE_SERVER", "QUORATE_ZOOKEEPER"];
+/// Environment variables with the paths of the servers that `demo` and `bench` start: name and meaning.
+pub(crate) const SERVER_VARIABLES: [(&str, &str); 3] = [
+    (
+        "QUORATE_SERVER",
+        "the path of the redis-server or valkey-server that demo and bench start",
+    ),
+    (
+        "QUORATE_ZOOKEEPER",
+        "the folder with the ZooKeeper jars that demo and bench use",
+    ),
+    (
+        "QUORATE_SERVER_DATA",
+        "the folder in which the servers of demo and bench store their files",
+    ),
+];
 
 /// Prefixes of variables for the tests and tools of this project. quorate does not warn about such variables.
-const TOOL_PREFIXES: [&str; 11] = [
+const TOOL_PREFIXES: [&str; 12] = [
     "QUORATE_TEST_",
     "QUORATE_CHAOS_",
     "QUORATE_INTEROP_",
@@ -46,13 +59,14 @@ const TOOL_PREFIXES: [&str; 11] = [
     "QUORATE_PRIZE_RUNS",
     "QUORATE_NAMES_DIR",
     "QUORATE_CLOCK_OFFSET_FILE",
+    "QUORATE_ETCD",
 ];
 
 /// Warns about each `QUORATE_*` variable that is set, but that quorate does not read. Suggests the most similar
 /// variable that quorate reads.
 pub(crate) fn warn_of_unknown(commands: &clap::Command) {
     let mut known_variables: BTreeSet<String> = option_variables(commands);
-    known_variables.extend(SERVERS.map(str::to_owned));
+    known_variables.extend(SERVER_VARIABLES.map(|(name, _)| name.to_owned()));
     // Ignore empty variables, because they count as unset.
     let set_variables = std::env::vars_os().filter(|(_, value)| !value.is_empty());
     let names = set_variables.filter_map(|(name, _)| name.into_string().ok());

@@ -234,7 +234,7 @@ fn table_of_test_tiers_shows_the_random_sequences_of_each_tier() {
         2 * counts[1],
     );
     let test_script = without_comments("scripts/test");
-    assert!(test_script.contains("export QUORATE_SEQUENCES=all"));
+    assert!(test_script.contains("export QUORATE_TEST_SEQUENCES=all"));
 }
 
 #[test]

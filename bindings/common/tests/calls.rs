@@ -247,12 +247,12 @@ fn period_is_recorded_only_when_the_language_asks() {
 fn end_of_the_process_releases_the_locks_of_all_clients() {
     let masters = Masters::new(3);
     // The clients of other tests in this process are closed as well, so this test runs in a process of its own.
-    if std::env::var_os("QUORATE_END_TEST").is_none() {
+    if std::env::var_os("QUORATE_TEST_ENDS").is_none() {
         let this_test = "end_of_the_process_releases_the_locks_of_all_clients";
         let program = std::env::current_exe().expect("the path of this test");
         let status = std::process::Command::new(program)
             .args(["--exact", this_test])
-            .env("QUORATE_END_TEST", "1")
+            .env("QUORATE_TEST_ENDS", "1")
             .status();
         assert!(status.expect("the test must start").success());
         return;

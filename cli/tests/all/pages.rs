@@ -151,7 +151,7 @@ fn on_a_terminal(columns: u16, urls: &str, args: &str) -> Option<Vec<String>> {
     let shell_line = format!("stty cols {columns}; {quorate} {args}");
     let mut script = Command::new("script");
     script.args(["-qec", &format!("sh -c '{shell_line}'"), "/dev/null"]);
-    script
+    common::without_variables(&mut script)
         .env("QUORATE_MASTERS", urls)
         .env("QUORATE_RESTART_GUARD", "off");
     script.env("NO_COLOR", "1").stdin(Stdio::null());

@@ -7,7 +7,9 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{output_of, quorate_command, start_masters, wait_for_output};
+use crate::common::{
+    output_of, quorate_command, start_masters, wait_for_output, without_variables,
+};
 use quorate_testbed::Masters;
 
 /// Runs `line` in a shell on a terminal, and types `keys` with a pause before each. Returns the output of the terminal;
@@ -15,7 +17,8 @@ use quorate_testbed::Masters;
 fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String> {
     let command_line = line.replace("quorate", env!("CARGO_BIN_EXE_quorate"));
     // Let `script` run an interactive shell, because only an interactive shell has job control.
-    let mut script = Command::new("script")
+    let mut script = Command::new("script");
+    let mut script = without_variables(&mut script)
         .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
         .env("QUORATE_MASTERS", masters.urls().join(","))
         .env("QUORATE_RESTART_GUARD", "off")

@@ -1,6 +1,9 @@
 //! Tests of environment variables: an empty variable counts as unset, and an unknown `QUORATE_*` variable causes a
 //! warning.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
 use crate::common::{
     self, RunOutput, output_of, quorate_command, quorate_on, quorate_run, start_masters,
 };
@@ -81,6 +84,52 @@ fn misspelt_environment_variable_is_reported_with_a_suggestion() {
         (Some(0), ""),
         "{quiet_run:?}"
     );
+}
+
+/// The names in `text` of the `QUORATE_*` variables that Rust code reads with `std::env::var` or `std::env::var_os`.
+fn variables_read_in(text: &str) -> impl Iterator<Item = &str> {
+    let reads = ["var(\"", "var_os(\""].map(|call| text.split(call).skip(1));
+    reads
+        .into_iter()
+        .flatten()
+        .filter_map(|rest| rest.split('"').next())
+        .filter(|name| name.starts_with("QUORATE_"))
+}
+
+/// Adds the `QUORATE_*` variables that the Rust files in `folder` read to `names`.
+fn collect_variables(folder: &Path, names: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() && !path.ends_with("target") {
+            collect_variables(&path, names);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            let text = std::fs::read_to_string(&path).expect("a source file");
+            names.extend(variables_read_in(&text).map(str::to_owned));
+        }
+    }
+}
+
+#[test]
+fn variables_of_the_tests_and_tools_cause_no_warning() {
+    let mut names = BTreeSet::new();
+    collect_variables(
+        concat!(env!("CARGO_MANIFEST_DIR"), "/..").as_ref(),
+        &mut names,
+    );
+    for option in common::variables_of("run") {
+        names.remove(&option);
+    }
+    for name in [
+        "QUORATE_SERVER_DATA",
+        "QUORATE_TEST_SEQUENCES",
+        "QUORATE_CLI",
+    ] {
+        assert!(names.contains(name), "{name} is not in {names:?}");
+    }
+    let variables = names.iter().map(|name| (name, "/nonexistent"));
+    let output = output_of(quorate_command().envs(variables).arg("status"));
+    assert!(output.stderr.contains("no masters"), "{output:?}");
+    assert!(!output.stderr.contains("no variable"), "{output:?}");
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// `full_count` sequences if the variable `QUORATE_SEQUENCES` is `full_count`, and otherwise `short_count` sequences.
+    /// `full_count` sequences if the variable `QUORATE_TEST_SEQUENCES` is `all`, and otherwise `short_count` sequences.
     pub const fn new(short_count: u32, full_count: u32) -> Self {
         Self {
             short_count,
@@ -46,7 +46,7 @@ impl Sequences {
 
     /// The number of sequences that this test run compares.
     pub fn count(self) -> u32 {
-        match std::env::var("QUORATE_SEQUENCES").as_deref() {
+        match std::env::var("QUORATE_TEST_SEQUENCES").as_deref() {
             Ok("all") => self.full_count,
             _ => self.short_count,
         }

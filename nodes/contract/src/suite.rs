@@ -66,8 +66,8 @@ pub async fn check_cases<F: Future<Output = TestedMaster> + Send + 'static>(
 const SEQUENCES_PER_KIND: Sequences = Sequences::new(8, 60);
 
 /// Compares a master with the memory master of the library, in random sequences of operations: 16 sequences, or 120 if
-/// the variable `QUORATE_SEQUENCES` is `all`. `open` receives a name that is different for each master, and opens an
-/// empty master.
+/// the variable `QUORATE_TEST_SEQUENCES` is `all`. `open` receives a name that is different for each master, and opens
+/// an empty master.
 ///
 /// This function creates its own Tokio runtime, so call it outside of a runtime.
 ///

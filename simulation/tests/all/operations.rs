@@ -1,4 +1,4 @@
-//! Stores histories as operations for `scripts/judge --simulation`, if the variable `QUORATE_KEEP_OPERATIONS` names a
+//! Stores histories as operations for `scripts/judge --simulation`, if the variable `QUORATE_TEST_OPERATIONS` names a
 //! folder. `docs/histories.md` describes the operations.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ struct Attempt {
 /// Stores the operations of a history in a file, whose name is a number.
 pub(crate) fn keep(settings: &Settings, history: &[Event]) {
     static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(1);
-    let Some(folder) = std::env::var_os("QUORATE_KEEP_OPERATIONS") else {
+    let Some(folder) = std::env::var_os("QUORATE_TEST_OPERATIONS") else {
         return;
     };
     let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Histories made by hand, for the tests of the checkers. If the variable `QUORATE_KEEP_HISTORIES` names a folder, each
+//! Histories made by hand, for the tests of the checkers. If the variable `QUORATE_TEST_HISTORIES` names a folder, each
 //! history that a checker reads is stored there with the findings about it. `scripts/judge --self-test` reads them.
 
 use std::fs;
@@ -58,7 +58,7 @@ impl HistoryBuilder {
 /// Stores the history, if a folder for it is named. The name of its own folder is that of the test, and a number.
 fn keep(scenario: &Scenario, history: &History, findings: &Findings) {
     static NEXT_NUMBER: AtomicUsize = AtomicUsize::new(1);
-    let Some(folder) = std::env::var_os("QUORATE_KEEP_HISTORIES") else {
+    let Some(folder) = std::env::var_os("QUORATE_TEST_HISTORIES") else {
         return;
     };
     let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);

@@ -23,14 +23,20 @@ pub(crate) fn occupy_lock(masters: &Masters) {
 /// A command that runs the binary under test, without any `QUORATE_*` variables.
 pub(crate) fn quorate_command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_quorate"));
+    without_variables(&mut command)
+        .current_dir(env!("CARGO_TARGET_TMPDIR"))
+        .stdin(Stdio::null());
+    command
+}
+
+/// Removes the `QUORATE_*` variables of this test process from the environment of `command`, so that they neither set
+/// options nor cause warnings.
+pub(crate) fn without_variables(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("QUORATE_") {
             command.env_remove(name);
         }
     }
-    command
-        .current_dir(env!("CARGO_TARGET_TMPDIR"))
-        .stdin(Stdio::null());
     command
 }
 
