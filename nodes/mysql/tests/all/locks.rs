@@ -64,7 +64,9 @@ async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
             (fleet.redlock(), holder_count.clone(), highest_token.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..turns {
-                let guard = redlock.acquire("turns").await.expect("the lock");
+                // On a busy machine, the turns of the other clients can take longer than the default wait.
+                let acquire = redlock.lock("turns").wait(quorate::Wait::Forever);
+                let guard = acquire.acquire().await.expect("the lock");
                 assert_eq!(
                     holder_count.fetch_add(1, Ordering::SeqCst),
                     0,
