@@ -3,18 +3,49 @@
 //!
 //! The program `script` of util-linux creates the terminals. If it is missing, these tests do not run.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{
-    output_of, quorate_command, start_masters, wait_for_output, without_variables,
-};
+use crate::common::{output_of, quorate_command, start_masters, wait_until, without_variables};
 use quorate_testbed::Masters;
 
-/// Runs `line` in a shell on a terminal, and types `keys` with a pause before each. Returns the output of the terminal;
-/// `None` if the program `script` is missing.
-fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String> {
+/// The shell prints this line before each prompt.
+const PROMPT: &str = "prompt-42";
+/// No wait for a text.
+const AT_ONCE: &str = "";
+
+/// A shell on a terminal, and what the terminal shows.
+struct Terminal {
+    keyboard: std::process::ChildStdin,
+    screen: Arc<Mutex<Vec<u8>>>,
+    /// The length of the output when the last keys were pressed.
+    seen_length: usize,
+}
+
+impl Terminal {
+    /// The output since the last keys were pressed.
+    fn new_output(&self) -> String {
+        let screen = self.screen.lock().expect("no thread panics");
+        String::from_utf8_lossy(&screen[self.seen_length..]).into_owned()
+    }
+
+    /// Waits until the output since the last keys contains `text`. Then waits half a second, and types `keys`.
+    fn press_keys_after(&mut self, text: &str, keys: &str) {
+        wait_until(text, || self.new_output().contains(text));
+        std::thread::sleep(Duration::from_millis(500));
+        self.seen_length = self.screen.lock().expect("no thread panics").len();
+        let is_typed = self.keyboard.write_all(keys.as_bytes());
+        is_typed
+            .and_then(|()| self.keyboard.flush())
+            .expect("the keys must be typed");
+    }
+}
+
+/// Runs `line` in a shell on a terminal. For each step, waits until the terminal shows the first text, and then types the
+/// second one. Returns the output of the terminal; `None` if the program `script` is missing.
+fn at_a_terminal(masters: &Masters, line: &str, steps: &[(&str, &str)]) -> Option<String> {
     let command_line = line.replace("quorate", env!("CARGO_BIN_EXE_quorate"));
     // Let `script` run an interactive shell, because only an interactive shell has job control.
     let mut script = Command::new("script");
@@ -22,29 +53,42 @@ fn at_a_terminal(masters: &Masters, line: &str, keys: &[&str]) -> Option<String>
         .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
         .env("QUORATE_MASTERS", masters.urls().join(","))
         .env("QUORATE_RESTART_GUARD", "off")
-        .env("PS1", "$ ")
+        // The terminal also shows the typed lines, so no typed line must contain the text of the prompt.
+        .env("PROMPT_COMMAND", "echo prompt-$((40+2))")
         .env("TERM", "dumb")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    let mut keyboard = script.stdin.take().expect("piped");
-    let mut press_keys = |keys: &str| {
-        std::thread::sleep(Duration::from_millis(500));
-        keyboard
-            .write_all(keys.as_bytes())
-            .expect("the keys must be typed");
-        keyboard.flush().expect("the keys must be typed");
+    let mut output = script.stdout.take().expect("piped");
+    let mut terminal = Terminal {
+        keyboard: script.stdin.take().expect("piped"),
+        screen: Arc::default(),
+        seen_length: 0,
     };
-    press_keys(&format!("{command_line}\n"));
-    for key in keys {
-        press_keys(key);
+    let screen = terminal.screen.clone();
+    let reader = std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = output.read(&mut bytes) {
+            let mut screen = screen.lock().expect("no thread panics");
+            screen.extend_from_slice(&bytes[..length]);
+        }
+    });
+    terminal.press_keys_after(PROMPT, &format!("{command_line}\n"));
+    for (text, keys) in steps {
+        terminal.press_keys_after(text, keys);
     }
-    press_keys("echo code=$?\n");
-    press_keys("exit\n");
+    terminal.press_keys_after(PROMPT, "echo code=$?\n");
+    terminal.press_keys_after(PROMPT, "exit\n");
+    let Terminal {
+        keyboard, screen, ..
+    } = terminal;
     drop(keyboard);
-    Some(wait_for_output(script).stdout)
+    script.wait().expect("the shell ends");
+    reader.join().expect("the reader ends");
+    let screen = screen.lock().expect("no thread panics");
+    Some(String::from_utf8_lossy(&screen).into_owned())
 }
 
 #[test]
@@ -53,7 +97,7 @@ fn command_reads_from_the_terminal_and_the_shell_gets_the_terminal_back() {
     let Some(screen) = at_a_terminal(
         &masters,
         "quorate run r -- sh -c 'read x; echo got-$x; exit 4'",
-        &["word\n"],
+        &[(AT_ONCE, "word\n")],
     ) else {
         return;
     };
@@ -68,12 +112,8 @@ fn waiting_message_on_a_terminal_shows_the_seconds_waited_but_never_zero() {
     let masters = start_masters(1);
     let set_reply = masters[0].command(&["SET", "r", "somebody else"]);
     set_reply.expect("a reply");
-    let keys = ["", "", "", ""];
-    let Some(screen) = at_a_terminal(
-        &masters,
-        "TERM=xterm quorate run --wait 2s r -- true",
-        &keys,
-    ) else {
+    let line = "TERM=xterm quorate run --wait 2s r -- true";
+    let Some(screen) = at_a_terminal(&masters, line, &[]) else {
         return;
     };
     assert!(screen.contains("waiting for 'r'"), "{screen}");
@@ -85,9 +125,8 @@ fn waiting_message_on_a_terminal_shows_the_seconds_waited_but_never_zero() {
 fn ctrl_c_ends_the_command() {
     let masters = start_masters(1);
     for command in ["sleep 60", "cat"] {
-        let Some(screen) =
-            at_a_terminal(&masters, &format!("quorate run r -- {command}"), &["\x03"])
-        else {
+        let line = format!("quorate run r -- sh -c 'echo up-$((3+4)); exec {command}'");
+        let Some(screen) = at_a_terminal(&masters, &line, &[("up-7", "\x03")]) else {
             return;
         };
         assert!(screen.contains("code=130"), "{command}: {screen}");
@@ -99,10 +138,19 @@ fn ctrl_c_ends_the_command() {
 #[test]
 fn ctrl_backslash_or_kill_ends_a_command_that_ignores_ctrl_c() {
     let masters = start_masters(1);
-    let command_line = "quorate run r -- sh -c \"trap '' INT; while :; do read x; done\"";
-    for end in [&["\x1c"][..], &["\x1a", "kill %1; fg\n", "\n"]] {
-        let keys = [&["one\n", "\x03", "\x03", "two\n"], end].concat();
-        let Some(screen) = at_a_terminal(&masters, command_line, &keys) else {
+    let command_line =
+        "quorate run r -- sh -c \"trap '' INT; while read x; do echo got-\\$x; done\"";
+    let start = [
+        (AT_ONCE, "one\n"),
+        ("got-one", "\x03"),
+        (AT_ONCE, "\x03"),
+        (AT_ONCE, "two\n"),
+    ];
+    let quit = [("got-two", "\x1c")];
+    let stop_and_kill = [("got-two", "\x1a"), (PROMPT, "kill %1; fg\n")];
+    for end in [&quit[..], &stop_and_kill] {
+        let steps = [&start, end].concat();
+        let Some(screen) = at_a_terminal(&masters, command_line, &steps) else {
             return;
         };
         assert!(!screen.contains("second Ctrl-C"), "{screen}");
@@ -132,12 +180,12 @@ fn ctrl_z_stops_the_job_and_fg_continues_it() {
         &masters,
         "quorate run r -- cat",
         &[
-            "one\n",
-            "\x1a",
-            "jobs; echo in-$((20+3))\n",
-            "fg\n",
-            "two\n",
-            "\x04",
+            (AT_ONCE, "one\n"),
+            ("one\r\none", "\x1a"),
+            (PROMPT, "jobs; echo in-$((20+3))\n"),
+            (PROMPT, "fg\n"),
+            (AT_ONCE, "two\n"),
+            ("two\r\ntwo", "\x04"),
         ],
     ) else {
         return;
@@ -156,7 +204,12 @@ fn run_ends_its_command_if_the_job_was_stopped_until_the_lock_expired() {
     let Some(screen) = at_a_terminal(
         &masters,
         "quorate run --ttl 1s r -- cat",
-        &["one\n", "\x1a", "sleep 1.5\n", "\n", "\n", "fg\n", "\n"],
+        &[
+            (AT_ONCE, "one\n"),
+            ("one\r\none", "\x1a"),
+            (PROMPT, "sleep 1.5\n"),
+            (PROMPT, "fg\n"),
+        ],
     ) else {
         return;
     };
@@ -167,7 +220,9 @@ fn run_ends_its_command_if_the_job_was_stopped_until_the_lock_expired() {
 fn hold_ends_on_ctrl_c_and_ctrl_d() {
     let masters = start_masters(1);
     for (key, code) in [("\x04", "code=0"), ("\x03", "code=130")] {
-        let Some(screen) = at_a_terminal(&masters, "quorate hold r", &[key]) else {
+        // The first line of the output is the fencing token, which begins with 1.
+        let steps = [("\r\n1", key)];
+        let Some(screen) = at_a_terminal(&masters, "quorate hold r", &steps) else {
             return;
         };
         assert!(screen.contains(code), "{code}: {screen}");
@@ -177,8 +232,12 @@ fn hold_ends_on_ctrl_c_and_ctrl_d() {
 #[test]
 fn hold_in_the_background_is_not_stopped_by_the_terminal() {
     let masters = start_masters(1);
-    let keys = ["", "jobs\n", "kill %1; wait %1\n"];
-    let Some(screen) = at_a_terminal(&masters, "quorate hold r &", &keys) else {
+    let steps = [
+        (AT_ONCE, ""),
+        (AT_ONCE, "jobs\n"),
+        (PROMPT, "kill %1; wait %1\n"),
+    ];
+    let Some(screen) = at_a_terminal(&masters, "quorate hold r &", &steps) else {
         return;
     };
     assert!(

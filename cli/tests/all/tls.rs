@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::common::{output_of, quorate_command};
+use crate::common::{output_of, quorate_command, wait_until};
 use quorate_testbed::{Error, MariaDb, MariaDbOptions, Masters, ServerOptions, Tls, not_run};
 
 /// Runs `openssl` in `dir`. Returns false if `openssl` is missing or fails.
@@ -283,14 +283,6 @@ impl HolderAndWaiter {
     fn end(self) -> [Output; 2] {
         std::fs::write(self.stop, "").expect("written");
         [self.holder, self.waiter].map(|process| process.wait_with_output().expect("its end"))
-    }
-}
-
-fn wait_until(condition: &str, mut is_met: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_met() {
-        assert!(Instant::now() < deadline, "timed out: {condition}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
