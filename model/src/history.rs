@@ -40,8 +40,8 @@ pub enum Sent {
 pub enum Verb {
     /// Take the lock.
     Acquire,
-    /// Set the fencing counter to the token.
-    Confirm,
+    /// Set the fencing counter to this token.
+    Confirm(u64),
     /// Extend the lock.
     Extend,
     /// Release the lock.

@@ -97,8 +97,8 @@ struct Exchange {
     granted: Option<u64>,
     /// The tokens that the client wants to have confirmed, one after the other: after a refusal, it tries a larger one.
     to_confirm: Vec<u64>,
-    /// The tokens of [`Self::to_confirm`] that the master has confirmed.
-    confirmed: Vec<u64>,
+    /// The token that the master has confirmed last.
+    confirmed: Option<u64>,
     /// The extensions that the client has sent: the reading of its clock, and the TTL.
     extensions: Vec<(u64, u64)>,
     /// The latest end of the validity that the master's answers to extensions allow, on the client's clock.
@@ -336,7 +336,7 @@ impl Replay {
         let after = after.at(clock);
         let rule = match verb {
             Verb::Acquire => "majority",
-            Verb::Confirm => "fencing tokens",
+            Verb::Confirm(_) => "fencing tokens",
             Verb::Extend => "renewal",
             Verb::Release => "release",
         };
@@ -350,8 +350,12 @@ impl Replay {
             let text = format!("master {master} has executed a request that nobody has sent");
             return Err((rule, text));
         };
+        let is_sent = match verb {
+            Verb::Confirm(token) => attempt.exchanges[master].to_confirm.contains(&token),
+            _ => true,
+        };
         let mut possible = self.possible_answers(attempt, (verb, answer), (master, before), clock);
-        let is_possible = possible.any(|step| step == (answer, after));
+        let is_possible = is_sent && possible.any(|step| step == (answer, after));
         drop(possible);
         // Without fencing tokens, a master also refuses a request that it has granted before.
         let refuses_again = !self.settings.fencing && answer == Answer::Refused;
@@ -370,8 +374,8 @@ impl Replay {
         self.count_vote(at, kind)
     }
 
-    /// The answers that the master may give, each with what the master then stores. For an extension or a token to
-    /// confirm there are several, because the history does not say which of the client's requests has arrived.
+    /// The answers that the master may give, each with what the master then stores. For an extension there are several,
+    /// because the history does not say which of the client's extensions has arrived.
     fn possible_answers<'a>(
         &'a self,
         attempt: &'a Attempt,
@@ -381,22 +385,11 @@ impl Replay {
     ) -> impl Iterator<Item = (Answer, StoredLock)> + 'a {
         let rules = self.rules;
         let exchange = &attempt.exchanges[master];
-        let ttl = self.settings.ttl;
-        // The TTL and the token of each request that may have arrived.
-        let requests: Vec<(u64, u64)> = match verb {
-            Verb::Acquire | Verb::Release => vec![(ttl, 0)],
-            Verb::Confirm => exchange
-                .to_confirm
-                .iter()
-                .map(|&token| (ttl, token))
-                .collect(),
-            Verb::Extend => exchange
-                .extensions
-                .iter()
-                .map(|&(_, ttl)| (ttl, 0))
-                .collect(),
+        let ttls: Vec<u64> = match verb {
+            Verb::Extend => exchange.extensions.iter().map(|(_, ttl)| *ttl).collect(),
+            _ => vec![self.settings.ttl],
         };
-        requests.into_iter().map(move |(ttl, token)| {
+        ttls.into_iter().map(move |ttl| {
             let mut stored = before;
             let key = LockKey {
                 value: attempt.id.value,
@@ -414,7 +407,7 @@ impl Replay {
                         answer => answer,
                     }
                 }
-                Verb::Confirm => rules.confirm(&mut stored, key.value, token),
+                Verb::Confirm(token) => rules.confirm(&mut stored, key.value, token),
                 Verb::Extend => rules.extend(&mut stored, key),
                 Verb::Release => rules.release(&mut stored, key.value),
             };
@@ -501,7 +494,7 @@ impl Replay {
         let exchange = &mut attempt.exchanges[master];
         match answer {
             Answer::Granted(number) => exchange.granted = Some(number),
-            Answer::Confirmed => exchange.confirmed.push(after.counter),
+            Answer::Confirmed => exchange.confirmed = Some(after.counter),
             _ => {
                 let ends = exchange.extensions.iter();
                 let ends = ends.map(|(sent, ttl)| {
@@ -594,10 +587,13 @@ impl Replay {
             },
         )?;
         let has_granted = |exchange: &Exchange| exchange.granted == token;
-        let agreeing = voting(&has_granted);
-        let has_confirmed =
-            |exchange: &Exchange| token.is_some_and(|t| exchange.confirmed.contains(&t));
-        let agreeing = agreeing | voting(&has_confirmed);
+        // A client counts the votes again from zero when it asks for a larger number.
+        let has_confirmed = |exchange: &Exchange| {
+            exchange.confirmed.is_some()
+                && exchange.confirmed == token
+                && exchange.to_confirm.last().copied() == token
+        };
+        let agreeing = voting(&has_granted) | voting(&has_confirmed);
         let is_agreed = self.rules.has_token_quorum(agreeing, agreeing, sets);
         require(
             is_agreed || !self.settings.fencing,

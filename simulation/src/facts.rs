@@ -252,7 +252,8 @@ pub(crate) enum Fact<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Acquire,
-    Confirm,
+    /// The request to confirm this token.
+    Confirm(u64),
     Release,
     Extend,
 }
@@ -393,7 +394,7 @@ impl Fact<'_> {
             } if claim.group().is_none() && claim.permit().is_none() => {
                 let verb = match verb {
                     Verb::Acquire => ModelVerb::Acquire,
-                    Verb::Confirm => ModelVerb::Confirm,
+                    Verb::Confirm(token) => ModelVerb::Confirm(*token),
                     Verb::Extend => ModelVerb::Extend,
                     Verb::Release => ModelVerb::Release,
                 };

@@ -309,13 +309,14 @@ fn history_with_two_confirmations(confirmed: [u64; 2]) -> Vec<Event> {
         let number = numbers[master];
         execute(1, master, (Verb::Acquire, Answer::Granted(number)), number)
     }));
-    let above = (Verb::Confirm, Answer::CounterAbove);
-    let yes = (Verb::Confirm, Answer::Confirmed);
+    let above = (Verb::Confirm(numbers[1]), Answer::CounterAbove);
+    let yes = |token: u64| (Verb::Confirm(token), Answer::Confirmed);
     events.extend(confirm(2, numbers[1]));
     events.push(execute(3, 2, above, numbers[2]));
     events.extend(confirm(4, numbers[2]));
-    events.push(execute(5, 0, yes, numbers[1]));
-    events.extend((0..2).map(|master| execute(6, master, yes, confirmed[master])));
+    events.push(execute(5, 0, yes(numbers[1]), numbers[1]));
+    events
+        .extend((0..2).map(|master| execute(6, master, yes(confirmed[master]), confirmed[master])));
     events.push(obtained(7 * MS, 0, numbers[2], 988 * MS));
     events
 }
@@ -333,4 +334,14 @@ fn history_is_refused_if_a_confirmation_of_an_earlier_token_counts_for_a_later_o
     let refusal = check(&history).expect_err("the history is wrong");
     assert_eq!(refusal.rule, "fencing tokens");
     assert!(refusal.to_string().contains("takes the token"), "{refusal}");
+}
+
+#[test]
+fn history_is_refused_if_a_master_refuses_a_token_above_its_counter() {
+    let mut history = history_with_two_confirmations([CLOCK + 9; 2]);
+    let index = index_of(&history, 0, is_verb(Verb::Confirm(CLOCK + 9)));
+    let refused = (Verb::Confirm(CLOCK + 9), Answer::CounterAbove);
+    history[index] = executed(6 * MS, (0, 0), refused, (Some(MS + TTL), CLOCK + 5));
+    let refusal = check(&history).expect_err("the history is wrong");
+    assert!(refusal.to_string().contains("CounterAbove"), "{refusal}");
 }

@@ -223,7 +223,7 @@ fn keys_with_claims(item: &ExtendItem) -> impl Iterator<Item = (&Arc<Claim>, &Ar
 fn claim_and_verb(request: &Request) -> Option<(&Arc<Claim>, Verb)> {
     Some(match request {
         Request::Acquire { claim, .. } => (claim, Verb::Acquire),
-        Request::Confirm { claim, .. } => (claim, Verb::Confirm),
+        Request::Confirm { claim, token } => (claim, Verb::Confirm(*token)),
         Request::Release { claim, .. } => (claim, Verb::Release),
         Request::Extend { items } => (&items.first()?.claim, Verb::Extend),
         _ => return None,
