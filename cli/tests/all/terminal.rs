@@ -4,91 +4,106 @@
 //! The program `script` of util-linux creates the terminals. If it is missing, these tests do not run.
 
 use std::io::{Read, Write};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{output_of, quorate_command, start_masters, wait_until, without_variables};
-use quorate_testbed::Masters;
+use quorate_testbed::{Masters, within};
 
 /// The shell prints this line before each prompt.
 const PROMPT: &str = "prompt-42";
 /// No wait for a text.
 const AT_ONCE: &str = "";
 
-/// A shell on a terminal, and what the terminal shows.
+/// A shell on a terminal, and what the terminal shows. Dropping the value ends the shell.
 struct Terminal {
-    keyboard: std::process::ChildStdin,
+    /// The program `script`, which creates the terminal. Its standard input is the keyboard.
+    script: Child,
     screen: Arc<Mutex<Vec<u8>>>,
     /// The length of the output when the last keys were pressed.
     seen_length: usize,
 }
 
 impl Terminal {
-    /// The output since the last keys were pressed.
-    fn new_output(&self) -> String {
+    /// Starts a shell on a terminal; `None` if the program `script` is missing.
+    fn start(masters: &Masters) -> Option<Self> {
+        // Let `script` run an interactive shell, because only an interactive shell has job control.
+        let mut script = Command::new("script");
+        let mut script = without_variables(&mut script)
+            .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
+            .env("QUORATE_MASTERS", masters.urls().join(","))
+            .env("QUORATE_RESTART_GUARD", "off")
+            // The terminal also shows the typed lines, so no typed line must contain the text of the prompt.
+            .env("PROMPT_COMMAND", "echo prompt-$((40+2))")
+            .env("TERM", "dumb")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()?;
+        let mut output = script.stdout.take().expect("piped");
+        let screen = Arc::<Mutex<Vec<u8>>>::default();
+        let shown = screen.clone();
+        // The thread ends when `script` ends.
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(length @ 1..) = output.read(&mut bytes) {
+                let mut screen = shown.lock().expect("no thread panics");
+                screen.extend_from_slice(&bytes[..length]);
+            }
+        });
+        Some(Self {
+            script,
+            screen,
+            seen_length: 0,
+        })
+    }
+
+    /// The output from this position on.
+    fn output_from(&self, position: usize) -> String {
         let screen = self.screen.lock().expect("no thread panics");
-        String::from_utf8_lossy(&screen[self.seen_length..]).into_owned()
+        String::from_utf8_lossy(&screen[position..]).into_owned()
     }
 
     /// Waits until the output since the last keys contains `text`. Then waits half a second, and types `keys`.
     fn press_keys_after(&mut self, text: &str, keys: &str) {
-        wait_until(text, || self.new_output().contains(text));
+        let is_shown = within(Duration::from_secs(60), || {
+            self.output_from(self.seen_length).contains(text)
+        });
+        assert!(is_shown, "no {text:?} in {}", self.output_from(0));
         std::thread::sleep(Duration::from_millis(500));
         self.seen_length = self.screen.lock().expect("no thread panics").len();
-        let is_typed = self.keyboard.write_all(keys.as_bytes());
+        let keyboard = self.script.stdin.as_mut().expect("piped");
+        let is_typed = keyboard.write_all(keys.as_bytes());
         is_typed
-            .and_then(|()| self.keyboard.flush())
+            .and_then(|()| keyboard.flush())
             .expect("the keys must be typed");
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.script.kill();
+        let _ = self.script.wait();
     }
 }
 
 /// Runs `line` in a shell on a terminal. For each step, waits until the terminal shows the first text, and then types the
 /// second one. Returns the output of the terminal; `None` if the program `script` is missing.
 fn at_a_terminal(masters: &Masters, line: &str, steps: &[(&str, &str)]) -> Option<String> {
+    let mut terminal = Terminal::start(masters)?;
     let command_line = line.replace("quorate", env!("CARGO_BIN_EXE_quorate"));
-    // Let `script` run an interactive shell, because only an interactive shell has job control.
-    let mut script = Command::new("script");
-    let mut script = without_variables(&mut script)
-        .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
-        .env("QUORATE_MASTERS", masters.urls().join(","))
-        .env("QUORATE_RESTART_GUARD", "off")
-        // The terminal also shows the typed lines, so no typed line must contain the text of the prompt.
-        .env("PROMPT_COMMAND", "echo prompt-$((40+2))")
-        .env("TERM", "dumb")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    let mut output = script.stdout.take().expect("piped");
-    let mut terminal = Terminal {
-        keyboard: script.stdin.take().expect("piped"),
-        screen: Arc::default(),
-        seen_length: 0,
-    };
-    let screen = terminal.screen.clone();
-    let reader = std::thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        while let Ok(length @ 1..) = output.read(&mut bytes) {
-            let mut screen = screen.lock().expect("no thread panics");
-            screen.extend_from_slice(&bytes[..length]);
-        }
-    });
     terminal.press_keys_after(PROMPT, &format!("{command_line}\n"));
     for (text, keys) in steps {
         terminal.press_keys_after(text, keys);
     }
     terminal.press_keys_after(PROMPT, "echo code=$?\n");
     terminal.press_keys_after(PROMPT, "exit\n");
-    let Terminal {
-        keyboard, screen, ..
-    } = terminal;
-    drop(keyboard);
-    script.wait().expect("the shell ends");
-    reader.join().expect("the reader ends");
-    let screen = screen.lock().expect("no thread panics");
-    Some(String::from_utf8_lossy(&screen).into_owned())
+    wait_until("the shell ends", || {
+        terminal.script.try_wait().expect("a child").is_some()
+    });
+    Some(terminal.output_from(0))
 }
 
 #[test]
@@ -178,13 +193,14 @@ fn ctrl_z_stops_the_job_and_fg_continues_it() {
     let masters = start_masters(1);
     let Some(screen) = at_a_terminal(
         &masters,
-        "quorate run r -- cat",
+        "quorate run r -- sh -c 'echo up-$((3+4)); exec cat'",
         &[
-            (AT_ONCE, "one\n"),
+            ("up-7", "one\n"),
             ("one\r\none", "\x1a"),
             (PROMPT, "jobs; echo in-$((20+3))\n"),
             (PROMPT, "fg\n"),
-            (AT_ONCE, "two\n"),
+            // The shell prints the command that it continues.
+            ("exec cat", "two\n"),
             ("two\r\ntwo", "\x04"),
         ],
     ) else {
@@ -203,11 +219,11 @@ fn run_ends_its_command_if_the_job_was_stopped_until_the_lock_expired() {
     let masters = start_masters(1);
     let Some(screen) = at_a_terminal(
         &masters,
-        "quorate run --ttl 1s r -- cat",
+        "quorate run --ttl 3s r -- sh -c 'echo up-$((3+4)); exec cat'",
         &[
-            (AT_ONCE, "one\n"),
+            ("up-7", "one\n"),
             ("one\r\none", "\x1a"),
-            (PROMPT, "sleep 1.5\n"),
+            (PROMPT, "sleep 3.5\n"),
             (PROMPT, "fg\n"),
         ],
     ) else {

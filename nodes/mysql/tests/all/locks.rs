@@ -52,6 +52,9 @@ impl Fleet {
     }
 }
 
+/// On a busy machine, the turns of the other clients can take longer than the default wait.
+const LONG_WAIT: Duration = Duration::from_secs(300);
+
 /// Lets `clients` concurrent clients acquire the same lock `turns` times each. Checks that no two clients hold it at
 /// the same time, and that the fencing tokens rise. Returns how long this took.
 async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
@@ -64,8 +67,7 @@ async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) -> Duration {
             (fleet.redlock(), holder_count.clone(), highest_token.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..turns {
-                // On a busy machine, the turns of the other clients can take longer than the default wait.
-                let acquire = redlock.lock("turns").wait(quorate::Wait::Forever);
+                let acquire = redlock.lock("turns").wait(quorate::Wait::For(LONG_WAIT));
                 let guard = acquire.acquire().await.expect("the lock");
                 assert_eq!(
                     holder_count.fetch_add(1, Ordering::SeqCst),

@@ -50,6 +50,9 @@ impl Fleet {
     }
 }
 
+/// On a busy machine, the turns of the other clients can take longer than the default wait.
+const LONG_WAIT: Duration = Duration::from_secs(300);
+
 /// Lets `clients` concurrent clients acquire the same lock `turns` times each. Checks that no two clients hold it at
 /// the same time, and that the fencing tokens rise.
 async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) {
@@ -60,8 +63,7 @@ async fn take_turns(fleet: &Fleet, clients: usize, turns: u32) {
         let (redlock, inside, highest) = (fleet.redlock(), inside.clone(), highest.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..turns {
-                // On a busy machine, the turns of the other clients can take longer than the default wait.
-                let acquire = redlock.lock("turns").wait(quorate::Wait::Forever);
+                let acquire = redlock.lock("turns").wait(quorate::Wait::For(LONG_WAIT));
                 let guard = acquire.acquire().await.expect("the lock");
                 let others = inside.fetch_add(1, Ordering::SeqCst);
                 assert_eq!(
