@@ -30,7 +30,7 @@ pub(crate) fn table_text() -> String {
     COMMAND_VARIABLES.map(variable_line).join("\n")
 }
 
-/// Environment variables with the paths of the servers that `demo` and `bench` start: name and meaning.
+/// Environment variables for the servers that `demo` and `bench` start: name and meaning.
 pub(crate) const SERVER_VARIABLES: [(&str, &str); 3] = [
     (
         "QUORATE_SERVER",

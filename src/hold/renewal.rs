@@ -636,7 +636,8 @@ mod tests {
                 with_note,
                 separate_notes,
             };
-            assert_eq!(*counts.lock().expect("not poisoned"), expected);
+            let counts = *counts.lock().expect("not poisoned");
+            assert_eq!(counts, expected, "{is_shared}");
         }
     }
 

@@ -78,15 +78,15 @@ impl MariaDbOptions {
     }
 
     /// Sets the folder in which the server's directory is created. Default: `/dev/shm` if it has enough room, otherwise
-    /// the folder for temporary files. With [`flush(0)`](Self::flush), the default is the folder for temporary files,
-    /// because MariaDB maps a log in `/dev/shm` into its memory: the log then contains each commit at once, and a crash
-    /// loses nothing.
+    /// the folder for temporary files; `QUORATE_SERVER_DATA` names another folder. With [`flush(0)`](Self::flush), the
+    /// default is always the folder for temporary files, because MariaDB maps a log in `/dev/shm` into its memory: the
+    /// log then contains each commit at once, and a crash loses nothing.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
         self.folder = Some(folder.into());
         self
     }
 
-    /// The folder in which the server's directory is created; `None` for the usual one.
+    /// The folder in which the server's directory is created; `None` if [`ServerDir::create`] chooses it.
     fn data_folder(&self) -> Option<PathBuf> {
         let temporary_folder = || (self.flush == 0).then(std::env::temp_dir);
         self.folder.clone().or_else(temporary_folder)

@@ -99,10 +99,12 @@ fn variables_read_in(text: &str) -> impl Iterator<Item = &str> {
 /// Adds the `QUORATE_*` variables that the Rust files in `folder` read to `names`.
 fn collect_variables(folder: &Path, names: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).expect("a folder") {
-        let path = entry.expect("an entry").path();
-        if path.is_dir() && !path.ends_with("target") {
+        let entry = entry.expect("an entry");
+        let (path, file_type) = (entry.path(), entry.file_type().expect("a type"));
+        // Symbolic links are not followed, because the links of npm can form a circle.
+        if file_type.is_dir() && !path.ends_with("target") {
             collect_variables(&path, names);
-        } else if path.extension().is_some_and(|ending| ending == "rs") {
+        } else if file_type.is_file() && path.extension().is_some_and(|ending| ending == "rs") {
             let text = std::fs::read_to_string(&path).expect("a source file");
             names.extend(variables_read_in(&text).map(str::to_owned));
         }
